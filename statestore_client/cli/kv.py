@@ -256,6 +256,43 @@ def erase_key(key: str, *, json_output: bool, **options: Any) -> int:
     return exits.DONE if is_erased else exits.NEGATIVE
 
 
+@kv.command("status")
+@click.option("--wait", type=Seconds(min=0), help="Wait so long for the syncs of the site's start to be over.")
+@json_option
+@site_options
+def status(*, wait: float | None, json_output: bool, **options: Any) -> int:
+    """Print whether the site has synced since its start, and what each of its areas has. Exit code 1 if it has not.
+
+    A site has synced when it has what the others had, or when none could be reached in time (--site-sync-timeout).
+    """
+    with open_site(options) as site:
+        if wait is not None:
+            site.wait_synced(wait)
+        found = site.summary()
+    is_synced = all(numbers.get("synced", 1) for numbers in found.areas.values())
+    if json_output:
+        print_json({"site": found.name, "is_synced": is_synced, "areas": {k: dict(v) for k, v in found.areas.items()}})
+    else:
+        print_line(f"{found.name}: {'synced' if is_synced else 'not synced yet'}")
+        for area, numbers in sorted(found.areas.items()):
+            print_line(f"{area}: {_told(numbers)}")
+    return exits.DONE if is_synced else exits.NEGATIVE
+
+
+def _told(numbers: Mapping[str, int]) -> str:
+    """What an area has, for people; of troubles those that there are."""
+    troubles = {"contested": numbers.get("contested_keys", 0), "lost": numbers.get("lost_keys", 0)}
+    return ", ".join(
+        (
+            f"{numbers.get('keys', 0)} keys",
+            f"{numbers.get('own_keys', 0)} of this site",
+            *(f"{number} {what}" for what, number in troubles.items() if number),
+            f"{numbers.get('peers_initialized', 0)} of {numbers.get('peers', 0)} peers in sync",
+            *(("no room",) if numbers.get("full") else ()),
+        )
+    )
+
+
 _STATES: Final = ("idle", "syncing", "initialized")
 _SIGNATURE_BITS: Final = 64
 
@@ -412,13 +449,13 @@ def _number(key: str, entry: Value) -> int:
 @json_option
 @site_options
 def validate(*, json_output: bool, **options: Any) -> int:
-    """Look for what should not be: peers lost or not in sync, addresses without a site, contested keys, an area without
-    room.
+    """Look for what should not be: peers lost or not in sync, addresses without a site, contested keys, keys that were
+    set here and overridden by another site, an area without room.
 
     Prints a line for each. Exit code 1 if there are any.
     """
     with open_site(options) as site:
-        reply, own, area = site.peers(), site.own_keys(), options["area"]
+        reply, own, lost, area = site.peers(), site.own_keys(), site.lost_keys(), options["area"]
         is_full = site.summary().areas.get(area, {}).get("full")
     found = [
         *(((f"area {area}", "it has no room for what other sites send: see --site-max-keys"),) if is_full else ()),
@@ -428,6 +465,13 @@ def validate(*, json_output: bool, **options: Any) -> int:
             (f"key {key}", "another site keeps it alive, too: erase-key at one of the two")
             for key, state in sorted(own.items())
             if state.is_contested
+        ),
+        *(
+            (
+                f"key {loss.key}",
+                f"{loss.originator} has overridden it: set-key it again, or erase-key it to accept that",
+            )
+            for loss in lost.values()
         ),
     ]
     for what, trouble in found:

@@ -34,6 +34,7 @@ from statestore_client.server.runtime.process import memory_given_back, short_pa
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.runtime.settings import (
     DEFAULT_AREA,
+    DEFAULT_SYNC_TIMEOUT_S,
     Endpoints,
     ServerSettings,
     SiteEndpoints,
@@ -377,6 +378,12 @@ _OPTIONS: Final = (
         f"Default: {DEFAULT_KEY_TTL_MS // 1000}.",
     ),
     click.option(
+        "--site-sync-timeout",
+        type=Seconds(min=0),
+        help="How long /ready says no while no other site could be reached after the start. "
+        f"Default: {DEFAULT_SYNC_TIMEOUT_S:g} with --peer, 0 without.",
+    ),
+    click.option(
         "--site-flood-rate",
         type=int,
         metavar="N",
@@ -400,6 +407,7 @@ _OPTIONS: Final = (
 #: Options that have a default elsewhere, and what they are called there.
 _LIMITS: Final = {
     "site_key_ttl": "key_ttl_s",
+    "site_sync_timeout": "sync_timeout_s",
     "site_flood_rate": "flood_rate",
     "site_max_keys": "max_keys",
     "site_max_bytes": "max_bytes",

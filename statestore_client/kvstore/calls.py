@@ -34,9 +34,12 @@ from statestore_client.wire.kvstore.messages import (
     Get,
     GetFiltered,
     GetHashes,
+    GetLostKeys,
     GetOwnKeys,
     GetPeers,
     GetSummary,
+    LostKey,
+    LostKeys,
     OwnKeyAction,
     OwnKeys,
     OwnKeyState,
@@ -61,13 +64,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
 T = TypeVar("T")
-R = TypeVar("R", Found, SetResult, Followed, PeersReply, Summary, OwnKeys)
+R = TypeVar("R", Found, SetResult, Followed, PeersReply, Summary, OwnKeys, LostKeys)
 
 ClientRequest: TypeAlias = (
-    Get | GetFiltered | GetHashes | Set | ChangeOwnKey | Follow | GetPeers | GetSummary | GetOwnKeys | ChangePeer
+    Get
+    | GetFiltered
+    | GetHashes
+    | Set
+    | ChangeOwnKey
+    | Follow
+    | GetPeers
+    | GetLostKeys
+    | GetSummary
+    | GetOwnKeys
+    | ChangePeer
 )
 #: What may answer one of them.
-REPLIES: Final = (Found, SetResult, Followed, PeersReply, Summary, OwnKeys, Failure)
+REPLIES: Final = (Found, SetResult, Followed, PeersReply, Summary, OwnKeys, LostKeys, Failure)
 Call: TypeAlias = Generator[ClientRequest, Reply, T]
 
 #: What else is said of a reason.
@@ -149,7 +162,7 @@ def may_change(request: ClientRequest) -> bool:
 
 def hold_s(request: ClientRequest) -> float:
     """So long the site may wait before it answers."""
-    return request.hold_ms / 1000 if isinstance(request, Follow | GetPeers) else 0.0
+    return request.hold_ms / 1000 if isinstance(request, Follow | GetPeers | GetLostKeys) else 0.0
 
 
 def _parts(entries: Mapping[str, Value]) -> Iterator[dict[str, Value]]:
@@ -239,6 +252,30 @@ class SiteCalls:
         """False if there was nothing to do. Raises InvalidArgumentError for an address that no site can have."""
         _check_text("url", url)
         return not checked(SetResult, (yield ChangePeer(self.next_id(), url, is_wanted))).reasons
+
+    def is_synced(self) -> Call[bool]:
+        """Whether the syncs of the site's start are over."""
+        summary = yield from self.summary()
+        return all(numbers.get("synced", 1) for numbers in summary.areas.values())
+
+    def wait_synced(self, timeout_s: float | None, clock: Callable[[], float]) -> Call[bool]:
+        """False if it takes longer. It is looked at again after each change of a peer, and after :data:`HOLD_S`."""
+        if timeout_s is not None:
+            check_seconds("timeout_s", timeout_s)
+        ends_at = math.inf if timeout_s is None else clock() + timeout_s
+        history, after = 0, None
+        while not (yield from self.is_synced()):
+            left = ends_at - clock()
+            if left <= 0:
+                return False
+            request = GetPeers(self.next_id(), self.area, history, after, round(1000 * min(HOLD_S, left)) + 1)
+            reply = checked(PeersReply, (yield request))
+            history, after = reply.history, reply.last
+        return True
+
+    def lost_keys(self) -> Call[dict[str, LostKey]]:
+        """Page by page, the last loss at the end."""
+        return LostKeysFollower(self).begin()
 
     def merge(self, entries: Mapping[str, Value]) -> Call[dict[str, NoMergeReason]]:
         """Why some were not taken. Raises InvalidArgumentError for what does not fit into a message."""
@@ -431,6 +468,30 @@ class AreaFollower:
             return not self._wanted.ignore_ttl and known == said
         self._known[key] = said
         return True
+
+
+class LostKeysFollower:
+    """Follows the keys that were set at a site, and that other sites override."""
+
+    def __init__(self, calls: SiteCalls) -> None:
+        self._calls = calls
+        self._history = 0
+        self._after: int | None = None
+
+    def begin(self) -> Call[dict[str, LostKey]]:
+        """Those that are lost now."""
+        found: dict[str, LostKey] = {}
+        while losses := (yield from self.proceed(0.0)):
+            found.update((loss.key, loss) for loss in losses)
+        return found
+
+    def proceed(self, hold_s: float) -> Call[list[LostKey]]:
+        """Those that are lost since. After a new start of the site, all that it has lost in its new life."""
+        calls = self._calls
+        request = GetLostKeys(calls.next_id(), calls.area, self._history, self._after, round(1000 * hold_s))
+        reply = checked(LostKeys, (yield request))
+        self._history, self._after = reply.history, reply.last
+        return [LostKey(calls.area, key, *loss) for key, loss in reply.keys.items()]
 
 
 class PeersFollower:

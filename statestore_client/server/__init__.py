@@ -18,6 +18,7 @@ from statestore_client.server.store import StoreLimits
 from statestore_client.server.store.keyspace import ScanLimits
 from statestore_client.server.testing.controls import ServerClock
 from statestore_client.server.testing.embedded_server import AccessOptions, EmbeddedServer
+from statestore_client.server.testing.embedded_site import EmbeddedSite
 from statestore_client.server.testing.faults import Fault, FaultOptions, Faults
 from statestore_client.server.testing.recording import (
     ClientConnected,
@@ -26,6 +27,7 @@ from statestore_client.server.testing.recording import (
     ClientUnsubscribed,
     Hooks,
     PublishedMessage,
+    SiteSynced,
 )
 from statestore_client.wire.protocol import Dialect
 
@@ -41,6 +43,7 @@ __all__ = [
     "Counters",
     "Dialect",
     "EmbeddedServer",
+    "EmbeddedSite",
     "Fault",
     "FaultOptions",
     "Faults",
@@ -56,5 +59,6 @@ __all__ = [
     "ServerTls",
     "SessionView",
     "SiteEndpoints",
+    "SiteSynced",
     "StoreLimits",
 ]

@@ -22,7 +22,15 @@ from statestore_client.errors import (
     InvalidArgumentError,
     RequestTimeoutError,
 )
-from statestore_client.kvstore import INFINITE_TTL_MS, AsyncSiteClient, KeyChange, NoMergeReason, SiteClient, Value
+from statestore_client.kvstore import (
+    INFINITE_TTL_MS,
+    AsyncSiteClient,
+    KeyChange,
+    LostKey,
+    NoMergeReason,
+    SiteClient,
+    Value,
+)
 from statestore_client.server.kvstore.area import AreaSubscribers, HistoryLimits
 from statestore_client.server.kvstore.requests import MAX_HELD_OF_LINK
 from statestore_client.wire.kvstore.codec import encode
@@ -350,6 +358,46 @@ def test_own_keys_and_numbers(client: Shell) -> None:
     summary = client.summary()
     assert summary.name == "bonn"
     assert (summary.areas["default"]["keys"], summary.areas["default"]["own_keys"]) == (3, 2)
+
+
+def test_a_program_learns_that_another_site_has_taken_its_key(client: Shell, site: SiteThread) -> None:
+    """By asking, by following, and by a callback; what it says anew is lost no more."""
+    heard: list[LostKey] = []
+    client.set("k", "mine")
+    with client.stream("follow_lost_keys") as losses, client.stream("follow_lost_keys", heard.append) as _:
+        assert losses.snapshot == {}
+        client.merge({"k": Value(7, "rome", b"theirs")})
+        loss = LostKey("default", "k", "rome", 7)
+        assert next_of(losses) == loss
+        assert client.lost_keys() == {"k": loss}
+        assert client.summary().areas["default"]["lost_keys"] == 1
+        if isinstance(client.made, Looped):
+            client.made.runner.run(until(lambda: heard == [loss]))
+        eventually(lambda: heard == [loss])
+        site.stop()
+        site.start()
+        assert losses.get(0.01) is None
+        client.set("k", "mine")
+        client.merge({"k": Value(9, "oslo", b"theirs")})
+        assert next_of(losses) == LostKey("default", "k", "oslo", 9)
+    with client.stream("follow_lost_keys") as losses:
+        assert list(losses.snapshot) == ["k"]
+    client.set("k", "mine")
+    assert client.lost_keys() == {}
+
+
+def test_a_client_waits_until_the_site_has_synced(client: Shell, site: SiteThread) -> None:
+    """One that dials nobody has nothing to wait for; one that dials Rome has, until Rome is there."""
+    assert client.wait_synced(20)
+    assert client.is_synced()
+    site.stop()
+    with SiteThread("rome") as rome:
+        site.start(peers=(rome.url,))
+        assert client.wait_synced(20)
+        site.stop()
+    site.start()
+    assert not client.wait_synced(0.01)
+    assert not client.is_synced()
 
 
 # -- what ends otherwise than by closing -------------------------------------------------------------------------------

@@ -119,6 +119,27 @@ def test_peers_areas_numbers_and_troubles(kv: Kv, site: SiteThread) -> None:
     assert unreached == "unreached - - tcp://127.0.0.1:1"
 
 
+def test_a_site_that_has_not_synced_and_a_key_that_was_lost_are_told(kv: Kv, site: SiteThread) -> None:
+    """`status` says whether the site has what the others had; `validate` names a key that another site has taken."""
+    assert kv("status", "--wait", "20") == (
+        0,
+        ["bonn: synced", "default: 0 keys, 0 of this site, 0 of 0 peers in sync"],
+    )
+    assert json.loads(kv("status", "--json")[1][0])["is_synced"] is True
+    kv("set-key", "k", "mine")
+    with SiteClient(site.url) as client:
+        client.merge({"k": Value(7, "rome", b"theirs")})
+    assert kv("status")[1][1] == "default: 1 keys, 0 of this site, 1 lost, 0 of 0 peers in sync"
+    (line,) = kv("validate")[1]
+    assert line.startswith("key k: rome has overridden it")
+    assert kv("erase-key", "k") == (1, [])
+    assert kv("validate") == (0, [])
+    site.stop()
+    site.start(peers=(f"tcp://127.0.0.1:{reserved_port()}",))
+    assert kv("status", "--wait", "0")[0] == 1
+    assert kv("status")[1][0] == "bonn: not synced yet"
+
+
 def test_peers_are_added_and_removed(kv: Kv, site: SiteThread) -> None:
     """By the address that is dialled; one that has dialled and is gone for good by its name."""
     with SiteThread("rome") as rome:

@@ -35,10 +35,9 @@ class SiteThread:
         self._endpoints = SiteEndpoints(name=name, listen=self.url, peers=peers, areas=areas, curve_keys=keys)
         self.start()
 
-    def start(self, *, areas: tuple[str, ...] | None = None) -> None:
-        """With an empty store, and other areas if wanted."""
-        if areas is not None:
-            self._endpoints = attrs.evolve(self._endpoints, areas=areas)
+    def start(self, **more: Any) -> None:
+        """With an empty store, and other areas or peers if wanted."""
+        self._endpoints = attrs.evolve(self._endpoints, **more)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

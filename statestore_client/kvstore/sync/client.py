@@ -18,6 +18,7 @@ from statestore_client.kvstore.calls import (
     AreaFollower,
     Follower,
     KeyChange,
+    LostKeysFollower,
     PeersFollower,
     SiteCalls,
     check_seconds,
@@ -26,6 +27,7 @@ from statestore_client.kvstore.calls import (
 )
 from statestore_client.kvstore.sync.link import CallbackWorker, SiteLink
 from statestore_client.wire.kvstore.messages import (
+    LostKey,
     OwnKeyAction,
     OwnKeyState,
     PeerInfo,
@@ -286,9 +288,39 @@ class SiteClient:
         """The site's name, and numbers of each of its areas: what is there, and what has happened since its start."""
         return self._link.run(self._calls.summary())
 
+    def is_synced(self) -> bool:
+        """Whether the syncs of the site's start are over: it has what other sites had then, or none could be reached
+        in time (``--site-sync-timeout``).
+        """
+        return self._link.run(self._calls.is_synced())
+
+    def wait_synced(self, timeout_s: float | None = None) -> bool:
+        """Wait for :meth:`is_synced`; False if that takes longer than ``timeout_s`` seconds."""
+        link = self._link.another()
+        try:
+            return link.run(self._calls.wait_synced(timeout_s, monotonic))
+        finally:
+            link.close()
+
     def own_keys(self) -> dict[str, OwnKeyState]:
         """What the site keeps alive, and whether another site keeps it alive, too."""
         return self._link.run(self._calls.own_keys())
+
+    def lost_keys(self) -> dict[str, LostKey]:
+        """Keys that were :meth:`set` here, and that another site has overridden since, the last one at the end. One
+        that is said anew, cleared or erased is in it no more; neither is the oldest of more than 4,096.
+        """
+        return self._link.run(self._calls.lost_keys())
+
+    def follow_lost_keys(
+        self, callback: Callable[[LostKey], object] | None = None
+    ) -> SiteStream[dict[str, LostKey], LostKey]:
+        """What :meth:`lost_keys` gives, and each key that is lost from then on: whoever has set it, and wherever.
+
+        ``callback`` is called with those that are lost at first, and then with each one, as that of :meth:`subscribe`.
+        After a new start of the site nothing is lost: it has nothing to lose.
+        """
+        return SiteStream(self._link.another(), LostKeysFollower(self._calls), callback, _as_losses)
 
     # -- keys that the site keeps alive --------------------------------------------------------------------------------
 
@@ -352,6 +384,10 @@ class SiteClient:
 
 def _as_changes(snapshot: dict[str, Value]) -> list[KeyChange]:
     return [KeyChange(key, entry) for key, entry in snapshot.items()]
+
+
+def _as_losses(lost: dict[str, LostKey]) -> list[LostKey]:
+    return list(lost.values())
 
 
 def _as_one(peers: Mapping[str, PeerInfo]) -> list[Mapping[str, PeerInfo]]:

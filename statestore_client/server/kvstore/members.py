@@ -218,7 +218,7 @@ class SiteSettings:
     incarnation: int
     flood_rate: FloodRate | None = None
     capabilities: tuple[str, ...] = _ALL_CAPABILITIES
-    #: So long the end of the initial syncs is not told while no peer is known.
+    #: So long the end of the initial syncs is not told while no peer was synced with.
     sync_timeout_s: float = 0.0
 
 

@@ -1,6 +1,7 @@
 """The keys that this site keeps alive: set, persist, refresh, unset, clear, erase, and their defence. (facts §5.4)
 
-``set`` is advertised at once, and lost if another site overrides it. ``persist`` is advertised within 100 ms, and again
+``set`` is advertised at once, and lost if another site overrides it; that it was lost is remembered until this site
+says something else of it, or lets it go. ``persist`` is advertised within 100 ms, and again
 whenever another site overrides it: its version is then one above that of the other one. Both are refreshed at a quarter
 of their TTL, and never expire here.
 
@@ -140,6 +141,48 @@ class OwnKey:
         self.rounds = 0
 
 
+# -- lost keys ---------------------------------------------------------------------------------------------------------
+#
+# Keys that were set here and overridden by another site: what a program that has set them must be able to ask for.
+#
+# Losses are numbered from 1 at the start of the site. Who knows up to which number it has seen them misses none, but
+# for those of keys that this site has said anew or let go meanwhile, and the oldest where there are too many.
+
+
+#: Losses that are remembered.
+_MOST_LOST: Final = 4_096
+
+
+class LostKeys:
+    """In the order of their losses."""
+
+    __slots__ = ("_losses", "number")
+
+    def __init__(self) -> None:
+        #: Of the last loss; so many there were since the start.
+        self.number: int = 0
+        self._losses: dict[str, tuple[int, KeyLost]] = {}
+
+    def __iter__(self) -> Iterator[KeyLost]:
+        return (loss for _, loss in self._losses.values())
+
+    def add(self, loss: KeyLost) -> None:
+        """It was lost just now."""
+        self.number += 1
+        self._losses.pop(loss.key, None)
+        self._losses[loss.key] = self.number, loss
+        if len(self._losses) > _MOST_LOST:
+            del self._losses[next(iter(self._losses))]
+
+    def drop(self, key: str) -> None:
+        """This site has said something else of it, or wants it no more."""
+        self._losses.pop(key, None)
+
+    def after(self, number: int) -> Iterator[tuple[int, KeyLost]]:
+        """Those with a higher number, and their numbers."""
+        return ((at, loss) for at, loss in self._losses.values() if at > number)
+
+
 # -- own keys ----------------------------------------------------------------------------------------------------------
 
 
@@ -174,6 +217,7 @@ class OwnKeys:
         self.site = site
         self.key_ttl_ms = key_ttl_ms
         self.events: list[OwnEvent] = []
+        self.lost: LostKeys = LostKeys()
         self._store = store
         self._merge = merge
         self._keys: dict[str, OwnKey] = {}
@@ -228,7 +272,7 @@ class OwnKeys:
             else:
                 self._keys[key] = before
             return reason
-        self._drop_unset(key)
+        self._forget_past(key)
         self._advertise.drop(key)
         self._end_defence(key)
         self._schedule_refresh(key, own, now)
@@ -254,7 +298,7 @@ class OwnKeys:
         reason = NoMergeReason.INVALID_VERSION if entry.version > MAX_VERSION else self._store.refusal(key, entry)
         if reason is not None:
             return reason
-        self._drop_unset(key)
+        self._forget_past(key)
         if own is None:
             own = self._keys[key] = OwnKey(entry, is_persisted=True)
         else:
@@ -264,7 +308,7 @@ class OwnKeys:
 
     def _adopt(self, key: str, stored: Value, now: float) -> None:
         """What is stored is what this site would say."""
-        self._drop_unset(key)
+        self._forget_past(key)
         entry = Value(stored.version, self.site, stored.value, self.key_ttl_ms, stored.ttl_version)
         own = self._keys[key] = OwnKey(entry, is_persisted=True)
         self._schedule_refresh(key, own, now)
@@ -317,7 +361,7 @@ class OwnKeys:
 
     def clear(self, key: str, now: float) -> bool:
         """Keep it alive no longer: it ends with its TTL. Returns whether it was kept alive."""
-        self._drop_unset(key)
+        self._forget_past(key)
         self._advertise.drop(key)
         self._refresh.drop(key)
         self._end_defence(key)
@@ -374,7 +418,7 @@ class OwnKeys:
             self._unset_values[key] = self._last_words[key].value or b""
             self._unset.put(key, now)
         else:
-            self._drop_unset(key)
+            self._forget_past(key)
 
     def _go_above(self, key: str, own: OwnKey, entry: Value, now: float) -> None:
         """Advertise what this site says with a version above that of ``entry``, which has won."""
@@ -400,7 +444,9 @@ class OwnKeys:
 
     def _lose(self, key: str, entry: Value, now: float) -> None:
         self.clear(key, now)
-        self.events.append(KeyLost(key, entry.originator, entry.version))
+        loss = KeyLost(key, entry.originator, entry.version)
+        self.lost.add(loss)
+        self.events.append(loss)
 
     def _first(self, version: int, value: bytes, ttl_ms: int) -> Value:
         """A version when it is said first."""
@@ -420,7 +466,9 @@ class OwnKeys:
     def _schedule_refresh(self, key: str, own: OwnKey, now: float) -> None:
         self._refresh.put(key, now + own.entry.ttl_ms / 4000)
 
-    def _drop_unset(self, key: str) -> None:
+    def _forget_past(self, key: str) -> None:
+        """What was to be said of it last, and that it was lost."""
+        self.lost.drop(key)
         self._unset.drop(key)
         self._unset_values.pop(key, None)
         self._ending.drop(key)
@@ -445,7 +493,7 @@ class OwnKeys:
             self._keys[key].calm()
             self._contested.discard(key)
         for key in self._ending.pop_due(now, _SLICE):
-            self._drop_unset(key)
+            self._forget_past(key)
 
     def _unset_batch(self, now: float) -> None:
         entries = {}
@@ -456,7 +504,7 @@ class OwnKeys:
                 if key not in self._ending:
                     self._ending.put(key, now + entry.ttl_ms / 1000)
         for key in self._merge(entries, now).reasons:
-            self._drop_unset(key)
+            self._forget_past(key)
 
     def _advertise_batch(self, now: float) -> None:
         entries = {}

@@ -190,7 +190,9 @@ class MalformedMessage:
 
 @attrs.frozen
 class Synced:
-    """Every peer that was known at the start has been synced with, or failed once; sent once."""
+    """The initial syncs are over: with these ``peers``, none if no other site could be reached in time. Sent once."""
+
+    peers: tuple[str, ...] = ()
 
 
 @attrs.frozen

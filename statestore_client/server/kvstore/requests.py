@@ -30,6 +30,7 @@ from statestore_client.wire.kvstore.messages import (
     Get,
     GetFiltered,
     GetHashes,
+    GetLostKeys,
     GetOwnKeys,
     GetPeers,
     OwnKeyAction,
@@ -41,6 +42,7 @@ from statestore_client.wire.kvstore.messages import (
     SetResult,
     Wanted,
 )
+from statestore_client.wire.kvstore.messages import LostKeys as LostKeysReply
 from statestore_client.wire.kvstore.messages import OwnKeys as OwnKeysReply
 from statestore_client.wire.kvstore.value import RESERVED, NoMergeReason
 
@@ -55,7 +57,7 @@ if TYPE_CHECKING:
 
 # -- held requests -----------------------------------------------------------------------------------------------------
 #
-# Requests of clients that wait for something new: publications of an area, changes of its peers.
+# Requests of clients that wait for something new: publications of an area, changes of its peers, keys that were lost.
 #
 # A client says where it is, so nothing is remembered of it between two requests: nobody has to notice that it is gone,
 # and one that connects again goes on where it was. A request that waits is answered when there is something, or when
@@ -79,6 +81,9 @@ def _options(wanted: Wanted) -> SubscriberOptions:
     """A client asks with the same filter again and again. Raises InvalidArgumentError."""
     key_filter = KeyFilter(wanted.patterns, wanted.originators, match_all=wanted.match_all)
     return SubscriberOptions(key_filter, wanted.ignore_ttl, wanted.omit_values)
+
+
+HeldRequest: TypeAlias = Follow | GetPeers | GetLostKeys
 
 
 class _Held(Protocol):
@@ -183,6 +188,35 @@ class _HeldPeers:
         return PeersReply(request.id, self._history, changes, peers, unreached)
 
 
+class _HeldLosses:
+    """Answered when there are losses that the client does not know."""
+
+    def __init__(self, link: LinkId, request: GetLostKeys, replica: Replica, history: int, now: float) -> None:
+        self.link = link
+        self._request = request
+        self._lost = replica.contents.own.lost
+        self._history = history
+        is_known = request.after is not None and request.history == history
+        self._after = request.after if request.after is not None and is_known else 0
+        self.ends_at = now + (min(request.hold_ms, MAX_HOLD_MS) / 1000 if is_known else 0.0)
+
+    def look(self, now: float) -> int:
+        del now
+        return 0
+
+    def answer(self, now: float) -> Message | None:
+        if self._lost.number <= self._after and now < self.ends_at:
+            return None
+        found: dict[str, tuple[str, int]] = {}
+        size = 0
+        for number, loss in self._lost.after(self._after):
+            size += len(loss.key.encode()) + len(loss.originator.encode()) + _LEAST_COST
+            if found and (len(found) == MAX_ITEMS or size > PART_BYTES):
+                return LostKeysReply(self._request.id, self._history, number - 1, found)
+            found[loss.key] = loss.originator, loss.version
+        return LostKeysReply(self._request.id, self._history, self._lost.number, found)
+
+
 class HeldRequests:
     """``history`` numbers what was published since the site was started. ``answer`` sends a reply."""
 
@@ -200,13 +234,13 @@ class HeldRequests:
     def __len__(self) -> int:
         return len(self._held)
 
-    def take(self, link: LinkId, request: Follow | GetPeers, now: float) -> None:
+    def take(self, link: LinkId, request: HeldRequest, now: float) -> None:
         """It is answered by a later :meth:`tick`, at once if it cannot be carried out."""
         refusal = self._take(link, request, now)
         if refusal is not None:
             self._answer(link, Failure(request.id, *refusal))
 
-    def _take(self, link: LinkId, request: Follow | GetPeers, now: float) -> tuple[FailureReason, str] | None:
+    def _take(self, link: LinkId, request: HeldRequest, now: float) -> tuple[FailureReason, str] | None:
         replica = self._replicas.get(request.area)
         if replica is None:
             return FailureReason.UNKNOWN_AREA, f"this site has no area {request.area[:80]!r}"
@@ -216,6 +250,8 @@ class HeldRequests:
         held: _Held
         if isinstance(request, GetPeers):
             held = _HeldPeers(link, request, replica, self._links, self._history, now)
+        elif isinstance(request, GetLostKeys):
+            held = _HeldLosses(link, request, replica, self._history, now)
         else:
             try:
                 held = _HeldFollow(link, request, replica, self._history, now)

@@ -37,6 +37,7 @@ from statestore_client.wire.kvstore.messages import (
     Flood,
     Follow,
     Found,
+    GetLostKeys,
     GetPeers,
     GetSummary,
     Heartbeat,
@@ -72,7 +73,8 @@ class Site:
         self._random = random
         self._last_id = random.getrandbits(32)
         self._begun_at = now
-        self._is_synced = False
+        #: The initial syncs are over: :meth:`_has_begun`.
+        self.is_synced: bool = False
         self.late_replies: int = 0
         self.sync_slots: SyncSlots = SyncSlots()
         self.replicas: dict[str, Replica] = {
@@ -165,10 +167,10 @@ class Site:
     def _receive_of_client(self, link_id: LinkId, message: Message, now: float) -> bool:
         """Whether it is something that clients ask for."""
         match message:
-            case Follow() | GetPeers():
+            case Follow() | GetPeers() | GetLostKeys():
                 self.held.take(link_id, message, now)
             case GetSummary():
-                self.answer(link_id, summary_of(message.id, self.settings, self.replicas, now))
+                self.answer(link_id, summary_of(message.id, self, now))
             case ChangePeer():
                 self.emit(PeerRequested(link_id, message.id, message.url, message.is_wanted))
             case _ if isinstance(message, ClientRequest):
@@ -223,17 +225,24 @@ class Site:
         for replica in self.replicas.values():
             replica.tick(now)
         self.held.tick(now)
-        if not self._is_synced and self._is_ready(now):
-            self._is_synced = True
-            self.emit(Synced())
+        if not self.is_synced and self._has_begun(now):
+            self.is_synced = True
+            self.emit(Synced(self._in_sync()))
 
-    def _is_ready(self, now: float) -> bool:
-        links = tuple(self._links)
-        if not links and now - self._begun_at < self.settings.sync_timeout_s:
+    def _has_begun(self, now: float) -> bool:
+        """Every peer that is known was synced with, or has failed once; and one of them at least was synced with, or
+        the time for that is over.
+        """
+        if not self._in_sync() and now - self._begun_at < self.settings.sync_timeout_s:
             return False
-        if any(link.is_dialled and link.name is None and not link.has_failed for link in links):
+        if any(link.is_dialled and link.name is None and not link.has_failed for link in self._links):
             return False
         return all(replica.is_ready for replica in self.replicas.values())
+
+    def _in_sync(self) -> tuple[str, ...]:
+        """Peers whose keys are all here, of one area at least."""
+        peers = (peer for replica in self.replicas.values() for peer in replica.peers.values())
+        return tuple(sorted({peer.name for peer in peers if peer.status.state is PeerState.INITIALIZED}))
 
     def next_deadline(self, now: float) -> float:
         """When to call :meth:`tick`; at the latest at the next heartbeat."""
@@ -257,14 +266,19 @@ class Site:
 # Source: facts §6.1, §6.6.
 
 
-def summary_of(request_id: int, settings: SiteSettings, replicas: Mapping[str, Replica], now: float) -> Summary:
+def summary_of(request_id: int, site: Site, now: float) -> Summary:
     """The reply to a request for it."""
-    areas = {area: figures_of(replica, now) for area, replica in replicas.items()}
-    return Summary(request_id, settings.name, settings.incarnation, areas)
+    return Summary(request_id, site.settings.name, site.settings.incarnation, figures_of(site, now))
 
 
-def figures_of(replica: Replica, now: float) -> dict[str, int]:
-    """Of one area."""
+def figures_of(site: Site, now: float) -> dict[str, dict[str, int]]:
+    """By area."""
+    return {
+        area: {"synced": int(site.is_synced), **_figures_of(replica, now)} for area, replica in site.replicas.items()
+    }
+
+
+def _figures_of(replica: Replica, now: float) -> dict[str, int]:
     contents = replica.contents
     held = contents.store.summary()
     states = [peer.status.state for peer in replica.peers.values()]
@@ -275,6 +289,7 @@ def figures_of(replica: Replica, now: float) -> dict[str, int]:
         "full": int(replica.is_full(now)),
         "own_keys": len(contents.own),
         "contested_keys": contents.own.contested,
+        "lost_keys": contents.own.lost.number,
         "publications": contents.subscribers.number,
         "peers": len(states),
         **{f"peers_{state.name.lower()}": states.count(state) for state in PeerState},

@@ -35,11 +35,14 @@ from statestore_client.wire.hlc import HybridLogicalClock
 if TYPE_CHECKING:
     from statestore_client.server.broker import BrokerEvents, Counters
     from statestore_client.server.journal import Journal
+    from statestore_client.server.kvstore.own_keys import OwnEvent
+    from statestore_client.server.kvstore.peers import SiteEvent
     from statestore_client.server.runtime.monitor.service import MonitorService
     from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
     from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.wire.commands import Command
+    from statestore_client.wire.kvstore.messages import LostKey
 
 #: How often the files of certificates, passwords and access rules are looked at.
 _LOOK_EVERY_S: Final = 1.0
@@ -196,7 +199,7 @@ class Server:
             partial(self._new_connection, driver),
             render=metrics.render,
             inform=self._information,
-            why_not_ready=lambda: "" if replication is None else replication.why_not_ready,
+            why_not_ready=self._why_not_ready,
             monitor=self._monitor,
             guard=None if replication is None else replication.router.guard,
         )
@@ -224,7 +227,25 @@ class Server:
     def _open_site(self) -> None:
         """Be a site of the KvStore, if it is to be one. Of the servers of a log only the active one is."""
         if self._settings.site is not None:
-            self.site = SitePeering.of(self._settings.site, self._random, self._clock().wall_ms, self._served)
+            self.site = SitePeering.of(
+                self._settings.site,
+                self._random,
+                self._clock().wall_ms,
+                self._served,
+                on_event=self._on_site_event,
+                on_lost=self._on_lost_key,
+            )
+
+    def _on_site_event(self, event: SiteEvent | OwnEvent) -> None:
+        """For a program that has the server inside."""
+
+    def _on_lost_key(self, loss: LostKey) -> None:
+        """The same for a key that was set at the site, and that another site has overridden."""
+
+    def _why_not_ready(self) -> str:
+        """The log first: a server that is not the active one has no site."""
+        why = "" if self.replication is None else self.replication.why_not_ready
+        return why or ("" if self.site is None else self.site.why_not_ready)
 
     def _close_site(self) -> None:
         if self._bridge is not None:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 DEFAULT_AREA: Final = "default"
 #: Addresses that a site dials; each of them is tried for ever.
 MAX_DIALLED: Final = 256
+#: So long a site that dials others waits for the first of them, until it counts as synced without, in seconds.
+DEFAULT_SYNC_TIMEOUT_S: Final = 10.0
 #: What a hello carries, and a summary has numbers of, is far from filling a message.
 _MAX_AREAS: Final = 64
 
@@ -155,6 +157,9 @@ class SiteEndpoints:
     #: What each area holds at most: keys, and bytes of keys, originators and values. What has no room is refused.
     max_keys: int = DEFAULT_LIMITS.max_keys
     max_bytes: int = DEFAULT_LIMITS.max_bytes
+    #: So long the site counts as not synced while it has not synced with another one. None: 10 s if it dials others,
+    #: and 0 if it waits for others to dial it, as it may be alone.
+    sync_timeout_s: float | None = None
 
     def __attrs_post_init__(self) -> None:
         check_tuple("peers", self.peers)
@@ -164,6 +169,8 @@ class SiteEndpoints:
             check_number("flood_rate", self.flood_rate, 1)
         check_number("max_keys", self.max_keys, 1)
         check_number("max_bytes", self.max_bytes, 1)
+        if self.sync_timeout_s is not None:
+            check_seconds("sync_timeout_s", self.sync_timeout_s)
         if self.curve_keys is not None:
             check_kind("curve_keys", self.curve_keys, Path)
         for url in (self.listen or "", *self.peers):
@@ -200,6 +207,13 @@ class SiteEndpoints:
             raise InvalidArgumentError(
                 f"keys of this site are {RESERVED}NAME/KEY at other sites, so its name has no '/', not {self.name!r}"
             )
+
+    @property
+    def waits_s(self) -> float:
+        """``sync_timeout_s``, or what stands for None."""
+        if self.sync_timeout_s is None:
+            return DEFAULT_SYNC_TIMEOUT_S if self.peers else 0.0
+        return self.sync_timeout_s
 
     @property
     def has_bridge(self) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final
 
 from statestore_client.clocks import monotonic
@@ -34,7 +35,7 @@ from statestore_client.server.runtime.fairness import SLICE_S
 from statestore_client.server.runtime.security.site_keys import SiteKeys
 from statestore_client.server.runtime.settings import MAX_DIALLED
 from statestore_client.server.runtime.transport.site_sockets import Came, SiteSockets
-from statestore_client.wire.kvstore.messages import Failure, FailureReason, RefusalReason, SetResult
+from statestore_client.wire.kvstore.messages import Failure, FailureReason, LostKey, RefusalReason, SetResult
 from statestore_client.wire.kvstore.value import NoMergeReason
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ _REFUSALS_S: Final = 3_600.0
 
 class SitePeering:
     """One site and its connections. ``areas`` are empty at first; what is set in them later goes out after
-    :meth:`changed`. ``on_event`` is told what happens, after it was logged. ``served`` counts what the loop does for
-    others.
+    :meth:`changed`. ``on_event`` is told what happens, after it was logged, and ``on_lost`` of keys that were set here
+    and overridden. ``served`` counts what the loop does for others.
     """
 
     def __init__(
@@ -84,12 +85,16 @@ class SitePeering:
         on_event: Callable[[SiteEvent | OwnEvent], object] = lambda _event: None,
         keys: SiteKeys | None = None,
         served: Callable[[], int] = lambda: 0,
+        on_lost: Callable[[LostKey], object] = lambda _loss: None,
     ) -> None:
         self._areas = tuple(areas)
         self.site: Site = Site(settings, self._areas, random, monotonic())
         #: Where it listens; None if it only dials.
         self.url: str | None = None
+        #: Done when the initial syncs are over: with what the site has found out, or None if it was closed before.
+        self.synced: Future[Synced | None] = Future()
         self._on_event = on_event
+        self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
         self._sockets = SiteSockets(settings.name, self._watch, self._loop.remove_reader, random, keys)
         self._timer: asyncio.TimerHandle | None = None
@@ -107,21 +112,29 @@ class SitePeering:
 
     @classmethod
     def of(
-        cls, endpoints: SiteEndpoints, random: Random, started_ms: int, served: Callable[[], int] = lambda: 0
+        cls,
+        endpoints: SiteEndpoints,
+        random: Random,
+        started_ms: int,
+        served: Callable[[], int] = lambda: 0,
+        *,
+        on_event: Callable[[SiteEvent | OwnEvent], object] = lambda _event: None,
+        on_lost: Callable[[LostKey], object] = lambda _loss: None,
     ) -> SitePeering:
         """A new incarnation of the site, which listens and dials as told; ``started_ms``: the wall clock. Raises
         SettingsError for an address or a key.
         """
         keys = None if endpoints.curve_keys is None else SiteKeys(endpoints.curve_keys, endpoints.name)
         rate = None if endpoints.flood_rate is None else FloodRate(endpoints.flood_rate, endpoints.flood_rate)
-        settings = SiteSettings(endpoints.name, random.getrandbits(_INCARNATION_BITS), rate)
+        incarnation = random.getrandbits(_INCARNATION_BITS)
+        settings = SiteSettings(endpoints.name, incarnation, rate, sync_timeout_s=endpoints.waits_s)
         ttl_ms = round(1000 * endpoints.key_ttl_s)
         limits = AreaLimits(endpoints.max_keys, endpoints.max_bytes)
         areas = [
             Area(name, endpoints.name, limits=limits, key_ttl_ms=ttl_ms, started_ms=started_ms)
             for name in endpoints.areas
         ]
-        peering = cls(settings, areas, random, keys=keys, served=served)
+        peering = cls(settings, areas, random, on_event, keys, served, on_lost)
         try:
             if endpoints.listen is not None:
                 peering.listen(endpoints.listen)
@@ -180,6 +193,15 @@ class SitePeering:
         if self._timer is not None:
             self._timer.cancel()
         self._sockets.close()
+        if not self.synced.done():
+            self.synced.set_result(None)
+
+    @property
+    def why_not_ready(self) -> str:
+        """In words, what is missing here that other sites may have; nothing once the initial syncs are over."""
+        if self.synced.done():
+            return ""
+        return f"site {self.site.settings.name} has not synced with another site yet"
 
     def _watch(self, descriptor: int) -> None:
         self._loop.add_reader(descriptor, self._wake)
@@ -257,6 +279,8 @@ class SitePeering:
             for each in own:
                 self._report_own(area.name, each)
                 self._on_event(each)
+                if isinstance(each, KeyLost):
+                    self._on_lost(LostKey(area.name, each.key, each.originator, each.version))
 
     def _change_peer(self, wanted: PeerRequested) -> None:
         """A client asks for it."""
@@ -328,8 +352,15 @@ class SitePeering:
                 logger.debug("site %s: %s sent what is not of this protocol: %s", name, link, error)
             case PeerRequested(link=link, url=url, is_wanted=is_wanted):
                 logger.info("site %s: a client has it %s %s", name, "dial" if is_wanted else "hang up", url)
-            case Synced():
-                logger.info("site %s: synced with every peer that was known at the start, or tried to", name)
+            case Synced(peers=peers):
+                if peers or not self.site.settings.sync_timeout_s:
+                    logger.info("site %s: the syncs of its start are over, with %s", name, ", ".join(peers) or "nobody")
+                else:
+                    logger.warning(
+                        "site %s: no other site could be reached within %g s; it goes on with what it has", name,
+                        self.site.settings.sync_timeout_s,
+                    )  # fmt: skip
+                self.synced.set_result(event)
 
 
 # -- the bridge -------------------------------------------------------------------------------------------------------

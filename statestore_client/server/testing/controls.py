@@ -18,20 +18,24 @@ import attrs
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import Publish, PublishProperties, encode, validate_topic_name
 from statestore_client.server.checks import LONGEST_S, check_flag, check_kind, check_number, check_seconds
+from statestore_client.server.kvstore.peers import Synced
 from statestore_client.server.runtime.broker_driver import BrokerDriver
 from statestore_client.server.runtime.server import Server
 from statestore_client.server.testing.fault_injector import FaultInjection, FaultyConnection
 from statestore_client.server.testing.faults import FaultRequests, Faults
-from statestore_client.server.testing.recording import EventDispatcher, Hooks, PublishedMessage, Recorder
+from statestore_client.server.testing.recording import EventDispatcher, Hooks, PublishedMessage, Recorder, SiteSynced
 from statestore_client.server.testing.virtual_clock import VirtualClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from statestore_client.server.broker import Broker, SessionView
+    from statestore_client.server.kvstore.own_keys import OwnEvent
+    from statestore_client.server.kvstore.peers import SiteEvent
     from statestore_client.server.runtime.settings import ServerSettings
     from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.server.runtime.transport.connection import ServerConnection
+    from statestore_client.wire.kvstore.messages import LostKey
 
 #: Of all recorded messages; the number is the user's to choose.
 _MOST_RECORDED_BYTES: Final = 64 * 1024 * 1024
@@ -390,6 +394,13 @@ class ControlledServer(Server):
 
         loop.call_soon_threadsafe(act)
         return done.result(_CALL_TIMEOUT_S)
+
+    def _on_site_event(self, event: SiteEvent | OwnEvent) -> None:
+        if isinstance(event, Synced) and self.site is not None:
+            self._dispatcher.synced(SiteSynced(self.site.site.settings.name, event.peers))
+
+    def _on_lost_key(self, loss: LostKey) -> None:
+        self._dispatcher.lost_key(loss)
 
     def publish(self, packet: Publish) -> None:
         """Publish a message of the server's own."""

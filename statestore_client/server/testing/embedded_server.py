@@ -33,6 +33,7 @@ from statestore_client.server.runtime.storage import erase_data
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import StoreLimits
 from statestore_client.server.testing.controls import ControlledServer, Controls
+from statestore_client.server.testing.embedded_site import EmbeddedSite
 from statestore_client.thread_locks import Flag
 from statestore_client.wire.protocol import Dialect
 
@@ -80,7 +81,7 @@ class EmbeddedServer(Controls):
     ``monitor_port``: a page for people, at :attr:`monitor_url`; with ``monitor_actions`` it does not only look.
 
     ``site``, a :class:`SiteEndpoints`, makes it a site of the KvStore (docs/reference/kvstore.md); :attr:`site_url` is
-    where it listens for other sites.
+    where it listens for other sites, and :attr:`site` tells how it is.
 
     ``log``, a :class:`ReplicaSettings`, makes it one of several servers that share a replicated log
     (docs/how-to/run-two-servers.md); :attr:`is_active` tells whether it is the one that serves. Without a ``data``
@@ -211,6 +212,16 @@ class EmbeddedServer(Controls):
         if site is None or site.url is None:
             raise RuntimeError("this server does not listen for sites: give it site=SiteEndpoints(listen=...)")
         return site.url
+
+    @property
+    def site(self) -> EmbeddedSite:
+        """The site of the KvStore that this server is: whether it has synced, and what it has lost. Raises RuntimeError
+        if it is none.
+        """
+        server = self._running()
+        if server.site is None:
+            raise RuntimeError("this server is no site now: give it site=SiteEndpoints(...)")
+        return EmbeddedSite(server, server.site)
 
     @property
     def monitor_url(self) -> str:

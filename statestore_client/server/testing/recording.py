@@ -19,6 +19,7 @@ from statestore_client.thread_locks import Mutex
 if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Publish, PublishProperties
     from statestore_client.server.broker import Connection
+    from statestore_client.wire.kvstore.messages import LostKey
 
 # -- hooks -------------------------------------------------------------------------------------------------------------
 #
@@ -62,6 +63,14 @@ class ClientUnsubscribed:
     topic_filter: str
 
 
+@attrs.frozen
+class SiteSynced:
+    """The syncs of a site's start are over: with these ``peers``, none if no other site could be reached in time."""
+
+    site: str
+    peers: tuple[str, ...]
+
+
 @attrs.define(eq=False)
 class Hooks:
     """Functions that are called with an event, in the order of the events, in the thread of the server.
@@ -74,6 +83,9 @@ class Hooks:
     on_subscribe: Callable[[ClientSubscribed], object] | None = attrs.field(default=None, validator=function)
     on_unsubscribe: Callable[[ClientUnsubscribed], object] | None = attrs.field(default=None, validator=function)
     on_publish: Callable[[PublishedMessage], object] | None = attrs.field(default=None, validator=function)
+    on_site_synced: Callable[[SiteSynced], object] | None = attrs.field(default=None, validator=function)
+    #: A key that was ``set`` at this site was overridden by another one.
+    on_lost_key: Callable[[LostKey], object] | None = attrs.field(default=None, validator=function)
 
 
 #: A function of :class:`Hooks`, and what to give it.
@@ -82,7 +94,7 @@ _Call: TypeAlias = tuple[Callable[[Any], object], object]
 
 @attrs.define(eq=False)
 class EventDispatcher:
-    """Receives the events of a broker (:class:`~statestore_client.server.broker.reports.BrokerEvents`).
+    """Receives the events of a broker (:class:`~statestore_client.server.broker.reports.BrokerEvents`), and of a site.
 
     Notes are taken at once. Functions are called a moment later, when the broker is done with what it is at: they may
     make it do something else.
@@ -127,6 +139,14 @@ class EventDispatcher:
             recorder.add(message)
         if hook is not None:
             self._call(hook, message)
+
+    def synced(self, event: SiteSynced) -> None:
+        if self.hooks.on_site_synced is not None:
+            self._call(self.hooks.on_site_synced, event)
+
+    def lost_key(self, loss: LostKey) -> None:
+        if self.hooks.on_lost_key is not None:
+            self._call(self.hooks.on_lost_key, loss)
 
     def _call(self, hook: Callable[[Any], object], event: object) -> None:
         if not self._calls:

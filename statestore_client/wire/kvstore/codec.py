@@ -37,6 +37,7 @@ from statestore_client.wire.kvstore.messages import (
     Get,
     GetFiltered,
     GetHashes,
+    GetLostKeys,
     GetOwnKeys,
     GetPeers,
     GetSummary,
@@ -44,6 +45,7 @@ from statestore_client.wire.kvstore.messages import (
     Hello,
     HelloWanted,
     Leave,
+    LostKeys,
     Message,
     OwnKeys,
     OwnKeyState,
@@ -402,6 +404,16 @@ def packed_own_keys(value: Mapping[str, OwnKeyState]) -> dict[str, tuple[Any, ..
     return {key: (entries[key], each.is_persisted, each.is_contested) for key, each in value.items()}
 
 
+def _loss(value: Any) -> tuple[str, int]:
+    originator, version = _fields(value, 2, "lost keys")
+    return text(originator), integer(version)
+
+
+def losses(value: Any) -> dict[str, tuple[str, int]]:
+    """Key -> originator, version."""
+    return _mapping(value, _loss)
+
+
 #: Name of the field, what reads it, what writes it (None: as it is).
 _Field: TypeAlias = tuple[str, Callable[[Any], Any], Callable[[Any], Any] | None]
 
@@ -462,6 +474,7 @@ _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
     26: (GetSummary, (_ID,)),
     27: (GetOwnKeys, (_ID, _AREA, _START)),
     28: (ChangePeer, (_ID, _plain("url", text), _plain("is_wanted", boolean))),
+    29: (GetLostKeys, (_ID, _AREA, _HISTORY, _AFTER, _HOLD)),
     32: (Found, (_ID, _ENTRIES, _NEXT)),
     33: (SetResult, (_ID, _plain("reasons", reasons))),
     34: (RangeSumsReply, (_ID, _plain("is_equal", boolean), ("sums", sums, packed_sums))),
@@ -477,6 +490,7 @@ _SHAPES: Final[dict[int, tuple[Callable[..., Message], tuple[_Field, ...]]]] = {
         _ID, _plain("name", name), _plain("incarnation", integer), _plain("areas", counters),
     )),
     40: (OwnKeys, (_ID, ("keys", own_keys, packed_own_keys), _NEXT)),
+    41: (LostKeys, (_ID, _HISTORY, _LAST, _plain("keys", losses))),
 }  # fmt: skip
 _CODES: Final = {shape[0]: code for code, shape in _SHAPES.items()}
 

@@ -125,6 +125,19 @@ class GetPeers:
 
 
 @attrs.frozen
+class GetLostKeys:
+    """The keys that were set here, and that other sites have overridden since; if ``after`` is the number of the last
+    such loss, after the next one.
+    """
+
+    id: int
+    area: str
+    history: int = 0
+    after: int | None = None
+    hold_ms: int = 0
+
+
+@attrs.frozen
 class GetSummary:
     """How much there is in each area, and what has happened there since the site was started."""
 
@@ -224,6 +237,30 @@ class OwnKeys:
     id: int
     keys: Mapping[str, OwnKeyState]
     next: int | None = None
+
+
+@attrs.frozen
+class LostKey:
+    """A key that was ``set`` at a site, and that ``originator`` has overridden with ``version`` since: the site says it
+    no more, and keeps it alive no longer.
+    """
+
+    area: str
+    key: str
+    originator: str
+    version: int
+
+
+@attrs.frozen
+class LostKeys:
+    """Answers :class:`GetLostKeys`: key -> the site that has overridden it, and its version. ``last``: the number of
+    the last loss that was looked at.
+    """
+
+    id: int
+    history: int
+    last: int
+    keys: Mapping[str, tuple[str, int]]
 
 
 PROTOCOL_VERSION: Final = 1
@@ -457,6 +494,7 @@ Request: TypeAlias = (
     | ChangeOwnKey
     | Follow
     | GetPeers
+    | GetLostKeys
     | GetSummary
     | GetOwnKeys
     | ChangePeer
@@ -464,5 +502,7 @@ Request: TypeAlias = (
     | Sync
     | Finalize
 )
-Reply: TypeAlias = Found | SetResult | RangeSumsReply | SyncReply | Failure | Followed | PeersReply | Summary | OwnKeys
+Reply: TypeAlias = (
+    Found | SetResult | RangeSumsReply | SyncReply | Failure | Followed | PeersReply | Summary | OwnKeys | LostKeys
+)
 Message: TypeAlias = Hello | HelloWanted | Heartbeat | Refusal | Flood | Leave | Request | Reply

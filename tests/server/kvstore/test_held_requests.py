@@ -8,8 +8,9 @@ import pytest
 from site_pair import AREA, OneSite, failed
 
 from statestore_client.server.kvstore.area import AreaSubscribers, HistoryLimits
+from statestore_client.server.kvstore.own_keys import KeyLost
 from statestore_client.server.kvstore.peers import PeerRequested
-from statestore_client.server.kvstore.requests import MAX_HELD, MAX_HELD_OF_LINK
+from statestore_client.server.kvstore.requests import MAX_HELD, MAX_HELD_OF_LINK, HeldRequest
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import (
     MAX_HOLD_MS,
@@ -20,10 +21,12 @@ from statestore_client.wire.kvstore.messages import (
     FailureReason,
     Follow,
     Followed,
+    GetLostKeys,
     GetOwnKeys,
     GetPeers,
     GetSummary,
     Hello,
+    LostKeys,
     Message,
     OwnKeys,
     PeersReply,
@@ -229,11 +232,12 @@ def test_a_client_can_have_so_many_requests_that_wait(one: OneSite) -> None:
     [
         (Follow(9, "nowhere", Wanted()), FailureReason.UNKNOWN_AREA),
         (GetPeers(9, "nowhere"), FailureReason.UNKNOWN_AREA),
+        (GetLostKeys(9, "nowhere"), FailureReason.UNKNOWN_AREA),
         (Follow(9, AREA, Wanted(("(",))), FailureReason.BAD_REQUEST),
         (Follow(9, AREA, Wanted(("a",) * 257)), FailureReason.BAD_REQUEST),
     ],
 )
-def test_what_cannot_be_followed_is_refused(one: OneSite, request_: Follow | GetPeers, reason: FailureReason) -> None:
+def test_what_cannot_be_followed_is_refused(one: OneSite, request_: HeldRequest, reason: FailureReason) -> None:
     """The reason is the caller's."""
     (refused,) = one.hear(CLIENT, request_)
     assert failed(refused) == reason
@@ -259,6 +263,46 @@ def test_peers_are_told_and_each_change_of_them() -> None:
     reply = only(one.wait(0, CLIENT), PeersReply)
     assert not reply.peers["rome"].is_connected
     only(one.hear(CLIENT, GetPeers(9, AREA, 2, reply.last, 20_000)), PeersReply)
+
+
+def test_lost_keys_are_told_and_each_one_that_follows() -> None:
+    """A client that knows the last loss waits for the next one; one that knows another history is answered at once."""
+    one = OneSite()
+    own = one.areas[AREA].own
+    for key in ("k", "l"):
+        own.set(key, b"x", one.now)
+
+    def lose(key: str) -> None:
+        one.areas[AREA].merge({key: Value(9, "rome", b"y")}, "rome", one.now)
+
+    assert one.hear(CLIENT, GetLostKeys(9, AREA)) == [LostKeys(9, 1, 0, {})]
+    assert one.hear(CLIENT, GetLostKeys(9, AREA, 1, 0, 20_000)) == []
+    lose("k")
+    assert one.wait(0, CLIENT) == [LostKeys(9, 1, 1, {"k": ("rome", 9)})]
+    assert one.hear(CLIENT, GetLostKeys(9, AREA, 1, 1, 1_000)) == []
+    assert one.wait(1, CLIENT) == [LostKeys(9, 1, 1, {})]
+    lose("l")
+    assert one.hear(CLIENT, GetLostKeys(9, AREA, 1, 1, 1_000)) == [LostKeys(9, 1, 2, {"l": ("rome", 9)})]
+    assert one.hear(CLIENT, GetLostKeys(9, AREA, 2, 1, 1_000)) == [
+        LostKeys(9, 1, 2, {"k": ("rome", 9), "l": ("rome", 9)})
+    ]
+
+
+def test_many_lost_keys_come_in_parts() -> None:
+    """As many as one message has room for; the next request goes on behind them."""
+    one = OneSite()
+    lost = one.areas[AREA].own.lost
+    for number in range(300):
+        lost.add(KeyLost(f"{number:04}" * 200, "rome", 2))
+    found: list[str] = []
+    after = 0
+    while after < 300:
+        reply = only(one.hear(CLIENT, GetLostKeys(9, AREA, 1, after, 0)), LostKeys)
+        assert reply.keys
+        assert reply.last > after
+        found += reply.keys
+        after = reply.last
+    assert found == [f"{number:04}" * 200 for number in range(300)]
 
 
 def test_an_address_where_nobody_answers_is_told() -> None:

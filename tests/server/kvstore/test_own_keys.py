@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from own_key_sites import KEY_TTL_MS, Mesh
 
 from statestore_client.errors import InvalidArgumentError
+from statestore_client.server.kvstore import own_keys
 from statestore_client.server.kvstore.area import Area, SubscriberOptions
 from statestore_client.server.kvstore.area_store import AreaLimits
 from statestore_client.server.kvstore.own_keys import ERASE_TTL_MS, KeyLost
@@ -108,6 +109,41 @@ def test_a_key_of_the_same_version_is_lost_to_a_higher_originator(mesh: Mesh) ->
     assert mesh.at("a", "key") == mesh.at("b", "key") == (1, "b", b"b", 0)
     assert mesh.areas["a"].own.events == [KeyLost("key", "b", 1)]
     assert mesh.areas["b"].own.events == []
+
+
+def test_a_lost_key_is_remembered_until_it_is_said_anew_or_let_go(mesh: Mesh) -> None:
+    """Losses are numbered; each way to say something else of the key, or to want it no more, ends its memory."""
+    own, other = mesh.areas["a"].own, mesh.areas["b"].own
+
+    def lose(*keys: str) -> None:
+        for key in keys:
+            own.set(key, b"x", mesh.now)
+        mesh.settle()
+        for key in keys:
+            other.set(key, b"y", mesh.now)
+        mesh.settle()
+
+    lose("set", "persisted", "cleared", "erased", "unset", "stays")
+    assert [number for number, _ in own.lost.after(4)] == [5, 6]
+    own.set("set", b"z", mesh.now)
+    own.persist("persisted", b"z", mesh.now)
+    assert not own.clear("cleared", mesh.now)
+    own.erase("erased", mesh.now)
+    own.unset("unset", b"z", mesh.now)
+    assert [loss.key for loss in own.lost] == ["stays"]
+    lose("stays", "set")
+    assert [(number, loss.key) for number, loss in own.lost.after(0)] == [(7, "stays"), (8, "set")]
+    assert own.lost.number == 8
+
+
+def test_only_so_many_losses_are_remembered(mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten; all are counted."""
+    monkeypatch.setattr(own_keys, "_MOST_LOST", 2)
+    lost = mesh.areas["a"].own.lost
+    for key in ("k", "l", "k", "m"):
+        lost.add(KeyLost(key, "b", 2))
+    assert [loss.key for loss in lost] == ["k", "m"]
+    assert lost.number == 4
 
 
 # -- persist -----------------------------------------------------------------------------------------------------------

@@ -336,6 +336,34 @@ def test_a_peer_that_does_not_answer_holds_up_the_signal_for_its_time_out_only()
     assert one.told(Synced) == [Synced()]
 
 
+def test_a_site_that_waits_for_a_first_peer_goes_on_with_it_or_when_the_time_is_over() -> None:
+    """An address where nobody answers is not enough; a sync is, and so is the time-out, which names no peer."""
+    one = OneSite(sync_timeout_s=10.0)
+    one.site.members.dial("out", one.now)
+    one.wait(9.0)
+    assert one.told(Synced) == []
+    assert not one.site.is_synced
+    one.wait(1.0)
+    assert one.told(Synced) == [Synced()]
+    one = OneSite(sync_timeout_s=10.0)
+    one.site.members.dial("out", one.now)
+    one.wait(4.0)
+    one.sync_with("rome")
+    assert one.told(Synced) == [Synced(("rome",))]
+    one.wait(20.0)
+    assert one.told(Synced) == []
+
+
+def test_a_sync_that_is_under_way_is_not_cut_by_the_time_out() -> None:
+    """What the peer has is not all here yet. When the sync fails the time is over."""
+    one = OneSite(sync_timeout_s=1.0)
+    one.hear_hello()
+    one.wait(2.0)
+    assert (one.state(), one.told(Synced)) == (PeerState.SYNCING, [])
+    one.hear("in", Failure(one.site._last_id, FailureReason.BAD_REQUEST, ""))
+    assert one.told(Synced) == [Synced()]
+
+
 def test_what_does_not_fit_into_a_reply_is_said_shortly() -> None:
     """However long what a peer asks for is: nothing is raised, and it is told."""
     one = OneSite()

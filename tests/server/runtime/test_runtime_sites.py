@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import http.client
 import itertools
 import logging
 import math
@@ -11,10 +12,12 @@ import os
 import resource
 import threading
 import time
+import urllib.parse
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from queue import Queue
 from random import Random
 from typing import Any
 
@@ -27,8 +30,9 @@ from support.ports import reserved_port
 from support.sites import SiteThread
 from support.waiting import eventually, until
 
-from statestore_client.errors import InvalidArgumentError, SettingsError
-from statestore_client.kvstore import SiteClient
+from statestore_client.errors import ClosedError, InvalidArgumentError, SettingsError
+from statestore_client.kvstore import LostKey, SiteClient
+from statestore_client.server import EmbeddedServer, Hooks, SiteSynced
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.members import DOWN_S, SiteSettings
 from statestore_client.server.kvstore.replica import Replica
@@ -576,3 +580,64 @@ def test_a_busy_socket_does_not_hold_up_another_one() -> None:
     first = max(taken.index(b"client"), taken.index(b"rome"))
     both = taken[first + 1 : first + 101]
     assert 45 <= both.count(b"rome") <= 55
+
+
+# -- the program that has the site inside ------------------------------------------------------------------------------
+
+
+def test_the_program_of_a_site_is_told_when_it_has_synced() -> None:
+    """It waits in another thread, and a hook is called; until then the site says that it is not ready."""
+    told: Queue[SiteSynced] = Queue()
+    url = f"tcp://127.0.0.1:{reserved_port()}"
+    endpoints = SiteEndpoints(name="oslo", peers=(url,), sync_timeout_s=600)
+    with EmbeddedServer(site=endpoints, hooks=Hooks(on_site_synced=told.put), metrics_port=0) as oslo:
+        assert not oslo.site.wait_synced(0.01)
+        assert ready(oslo) == (503, "site oslo has not synced with another site yet\n")
+        assert repr(oslo.site) == "<EmbeddedSite 'oslo', not synced yet>"
+        with EmbeddedServer(site=SiteEndpoints(name="rome", listen=url)) as rome:
+            assert rome.site.wait_synced(20)
+            assert oslo.site.wait_synced(20)
+            assert told.get(timeout=20) == SiteSynced("oslo", ("rome",))
+        assert oslo.site.is_synced
+        assert ready(oslo) == (200, "ready\n")
+
+
+def test_the_program_of_a_site_is_told_of_a_key_that_it_has_lost() -> None:
+    """By a hook, and by the list of what is lost."""
+    told: Queue[LostKey] = Queue()
+    site = SiteEndpoints(name="oslo", listen=_ANYWHERE)
+    with EmbeddedServer(site=site, hooks=Hooks(on_lost_key=told.put)) as oslo, SiteClient(oslo.site_url) as client:
+        client.set("k", "mine")
+        client.merge({"k": Value(7, "rome", b"theirs")})
+        loss = LostKey("default", "k", "rome", 7)
+        assert told.get(timeout=20) == loss
+        assert oslo.site.lost_keys() == [loss]
+
+
+async def test_waiting_for_a_sync_ends_with_the_site_or_with_the_time_out() -> None:
+    """In the loop of the server only the asyncio way works. No sync, no peer: with the time-out it counts as synced."""
+    peers = (f"tcp://127.0.0.1:{reserved_port()}",)
+    async with EmbeddedServer(site=SiteEndpoints(name="oslo", peers=peers, sync_timeout_s=0)) as server:
+        assert await server.site.wait_synced_async(20)
+        assert server.site.wait_synced(0)
+    async with EmbeddedServer(site=SiteEndpoints(name="oslo", peers=peers)) as server:
+        assert not await server.site.wait_synced_async(0)
+        with pytest.raises(RuntimeError, match="await wait_synced_async"):
+            server.site.wait_synced(1)
+        waiting = asyncio.ensure_future(server.site.wait_synced_async())
+        await asyncio.sleep(0)
+    with pytest.raises(ClosedError, match="stopped before it had synced"):
+        await waiting
+    async with EmbeddedServer() as server:
+        with pytest.raises(RuntimeError, match="no site now"):
+            _ = server.site
+
+
+def ready(server: EmbeddedServer) -> tuple[int, str]:
+    """What /ready answers."""
+    where = urllib.parse.urlsplit(server.urls["http"])
+    asked = http.client.HTTPConnection(str(where.hostname), where.port, timeout=20)
+    with contextlib.closing(asked):
+        asked.request("GET", "/ready")
+        response = asked.getresponse()
+        return response.status, response.read().decode()

@@ -55,6 +55,7 @@ _STORE_HELP: Final = {
 _GAUGES: Final = frozenset(("most_clients",))
 #: Of a site's figures those that are not totals.
 _SITE_GAUGES: Final = {
+    "synced": "1 once the syncs of the start are over: with another site, or because none could be reached in time.",
     "keys": "Keys of the KvStore.",
     "expiring_keys": "Of those, the ones with a time to live.",
     "bytes": "Of keys, originators and values.",
@@ -152,7 +153,7 @@ class Metrics:
         peering = self.site()
         if peering is None:
             return
-        figures = {area: figures_of(replica, monotonic()) for area, replica in peering.site.replicas.items()}
+        figures = figures_of(peering.site, monotonic())
         for name in next(iter(figures.values())):
             if name.startswith("peers"):
                 continue

@@ -80,11 +80,11 @@ class MachineAudit:
         self._world.note(f"{name} {epoch}".encode())
         self._promotions.append(self._world.now)
 
-    def speaks(self, name: str, epoch: int) -> None:
-        """A server says something to a client, other than goodbye."""
-        if epoch < self._spoken_epoch:
+    def speaks(self, name: str, epoch: int, *, is_confirmed: bool) -> None:
+        """A server says something to a client, other than goodbye; without a lease only what the log has confirmed."""
+        if epoch < self._spoken_epoch and not is_confirmed:
             self.complain(f"{name} speaks in epoch {epoch}, when the owner of {self._spoken_epoch} has spoken")
-        self._spoken_epoch = epoch
+        self._spoken_epoch = max(epoch, self._spoken_epoch)
 
     @property
     def epochs(self) -> int:

@@ -69,6 +69,17 @@ class _Link:
         """Nothing is kept."""
 
 
+class _Replica(LogReplica):
+    """The real one, which remembers why it spoke last."""
+
+    #: The log had confirmed what was said: late perhaps, as on a slow network.
+    is_confirmed = False
+
+    def holds_lease(self, since: int) -> bool:
+        self.is_confirmed = self._member.fence.seq > since
+        return super().holds_lease(since)
+
+
 class _Lives(ReplicatedServer):
     """The real ones, but for what reaches other processes."""
 
@@ -96,7 +107,7 @@ class _Lives(ReplicatedServer):
         self._rows = self._standby.rows
         self._machines = service, broker
         life = Life(host.name, host.world.random.getrandbits(64))
-        self._replica = LogReplica(life, host.name, self, self._elapsed, link, host.base)
+        self._replica = _Replica(life, host.name, self, self._elapsed, link, host.base)
         self._replica.open()
 
     def _listen_to(self, url: str | None) -> None:
@@ -250,7 +261,8 @@ class MachineHost(LogUser):
 
     def _speaks(self) -> None:
         if self.is_active:
-            self.audit.speaks(self.name, self._server.epoch)
+            replica: Any = self._server.replica
+            self.audit.speaks(self.name, self._server.epoch, is_confirmed=replica.is_confirmed)
 
     def _accepted(self, transport: SimulatedTransport) -> None:
         if self._server.role is Role.ACTIVE:

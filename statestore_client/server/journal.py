@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 # ``copies``           number                                   to whom a message is still to be copied
 # ``keys``             key                                      value, version, fencing token, expiry; or no value
 # ``responses``        client identifier and correlation data   the answer that was given
+# ``observations``     client identifier and key                of a host: who observes what, and since when
+# ``notices``          number                                   of a host: a change that is still to be told
 # ``tokens``           ``key``                                  the key that continuation tokens are sealed with
 # ``clock``            empty                                    the greatest version so far, and the local clock
 # ``clock``            ``time``                                 the time of the last batch
@@ -78,6 +80,8 @@ class Stream(Enum):
     COPIES = "copies"
     KEYS = "keys"
     RESPONSES = "responses"
+    OBSERVATIONS = "observations"
+    NOTICES = "notices"
     TOKENS = "tokens"
     CLOCK = "clock"
 
@@ -91,7 +95,9 @@ class Stream(Enum):
         return self in _NUMBERED
 
 
-_NUMBERED: Final = frozenset((Stream.MESSAGES, Stream.DELIVERIES, Stream.RELEASES, Stream.INBOUND, Stream.COPIES))
+_NUMBERED: Final = frozenset(
+    (Stream.MESSAGES, Stream.DELIVERIES, Stream.RELEASES, Stream.INBOUND, Stream.COPIES, Stream.NOTICES)
+)
 
 ALL_STREAMS: Final = tuple(Stream)
 

@@ -1,5 +1,5 @@
 """Three hosts of one store, which share a log, on a foreign broker: the one that is active is killed, stopped,
-stands still or is cut off under load, and the next one goes on with its session.
+stands still or is cut off under load, and the next one goes on with its session, and with the watches.
 """
 
 from __future__ import annotations
@@ -10,14 +10,20 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import paho.mqtt.client as paho
 import pytest
+from paho.mqtt.packettypes import PacketTypes
 from support.hosted_stores import BrokerWithoutStore, ForeignBroker, HostedStoreProcess, SharedStore
 from support.schedules import scaled
+from support.server_clients import Paho
 from support.waiting import until
 
 from raft_client._common import exits
 from statestore_client import AsyncStateStoreClient
 from statestore_client.server.runtime.settings import Endpoints, ServerSettings
+from statestore_client.wire.commands import KeyNotify
+from statestore_client.wire.protocol import COMMAND_TOPIC, notification_topic, response_topic
+from statestore_client.wire.replies import decode_notification
 
 pytestmark = [pytest.mark.ci, pytest.mark.interop, pytest.mark.timeout(300)]
 
@@ -86,14 +92,58 @@ class _Audit:
         steps, created = len(self._steps), self._created
         await until(lambda: len(self._steps) > steps + 1 and self._created > created + _AT_ONCE)
 
-    async def check(self) -> None:
-        """What was acknowledged is there, once. Nobody writes."""
+    async def check(self) -> bytes:
+        """What was acknowledged is there, once. Nobody writes. Returns the last step."""
         versions = [version for _, version in self._steps]
         assert versions == sorted(set(versions))
         found = await self._counting.get("steps", timeout=_WAIT_S)
         assert (found.value, found.version) >= self._steps[-1]
         names = [f"once/{number}" for number in range(self._created)]
         assert [each.value for each in await self._creating.get_many(names, timeout=_WAIT_S)] == [b"x"] * len(names)
+        return found.value
+
+
+class _Observers:
+    """Two who observe a key: a client of ours, and one who has asked for it once and never does again."""
+
+    def __init__(self, client: AsyncStateStoreClient, key: str, port: int) -> None:
+        self._client, self._key = client, key
+        self.port = port  # of the broker
+        self.seen: list[bytes | None] = []
+        self.heard: list[bytes | None] = []
+        self._has_begun = asyncio.Event()
+
+    async def watch(self) -> None:
+        async with self._client.watch(self._key) as watch:
+            self._has_begun.set()
+            async for event in watch:
+                assert not event.missed
+                self.seen.append(event.value)
+
+    async def begin(self) -> Paho:
+        """Returns the other one when both observe."""
+        await self._has_begun.wait()
+        other = await asyncio.to_thread(self._ask_once)
+        other.client.on_message = lambda _c, _u, message: self.heard.append(decode_notification(message.payload).value)
+        return other
+
+    def _ask_once(self) -> Paho:
+        other = Paho(self, "once")
+        key = self._key.encode()
+        other.subscribe(response_topic("once"), qos=1)
+        other.subscribe(notification_topic("once", key), qos=1)
+        properties = paho.Properties(PacketTypes.PUBLISH)
+        properties.ResponseTopic, properties.CorrelationData = response_topic("once"), b"1"
+        other.publish(COMMAND_TOPIC, KeyNotify(key).encode(), 1, properties=properties)
+        assert other.message().payload == b"+OK\r\n"
+        return other
+
+    async def check(self, last: bytes) -> None:
+        """Both have heard of each step up to the last one, in order; a host that goes on may tell one again."""
+        await until(lambda: last in self.seen and last in self.heard)
+        steps = [b"%d" % number for number in range(len(self.seen))]
+        assert self.seen == steps
+        assert [*dict.fromkeys(self.heard)] == steps
 
 
 async def _strike(shared: SharedStore, fate: str) -> None:
@@ -132,14 +182,19 @@ async def test_the_next_host_goes_on(shared: SharedStore) -> None:
     url = shared.url
     async with AsyncStateStoreClient(url) as counting, AsyncStateStoreClient(url) as creating:
         audit = _Audit(counting, creating)
+        observers = _Observers(creating, "steps", int(url.rpartition(":")[2]))
         async with asyncio.TaskGroup() as tasks:
+            watching = tasks.create_task(observers.watch())
+            once = await observers.begin()
             running = tasks.create_task(audit.count()), tasks.create_task(audit.create())
             for fate in _FATES:
                 await _strike(shared, fate)
                 await audit.both_go_on()
             for each in running:
                 each.cancel()
-        await audit.check()
+            await observers.check(await audit.check())
+            watching.cancel()
+        await asyncio.to_thread(once.close)
     active = await shared.active()
     _, text = await active.page("/metrics")
     assert 'statestore_log_role{role="active"} 1' in text

@@ -12,7 +12,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import paho.mqtt.client as paho
 import pytest
@@ -28,7 +28,6 @@ from statestore_client.mqtt.packets import (
     encode,
 )
 from statestore_client.server import EmbeddedServer
-from support.server_processes import ReplicatedServer
 
 # -- runtime tools -----------------------------------------------------------------------------------------------------
 
@@ -53,12 +52,17 @@ def close_paho(client: paho.Client, **options: Any) -> None:
     client._reset_sockets()
 
 
+class HasPort(Protocol):
+    """A server on this machine."""
+
+    @property
+    def port(self) -> int: ...
+
+
 class Paho:
     """A paho client with its thread; what it hears goes into queues."""
 
-    def __init__(
-        self, server: EmbeddedServer | ReplicatedServer, client_id: str = "", *, version: int = 5, **options: Any
-    ) -> None:
+    def __init__(self, server: HasPort, client_id: str = "", *, version: int = 5, **options: Any) -> None:
         clean = {} if version == 5 else {"clean_session": options.pop("clean_session", True)}
         self.client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, protocol=version, **clean)
         self.connects: queue.Queue[Any] = queue.Queue()

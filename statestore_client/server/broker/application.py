@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Iterable, Sequence
 
     from statestore_client.mqtt.packets import Publish
+    from statestore_client.wire.hlc import HlcTimestamp
     from statestore_client.wire.instant import Instant
 
 
@@ -86,14 +87,25 @@ class ReportClock:
 
 
 @hot_value
+class Told:
+    """What observers of a key are told of one change: the payload of their notifications, and its version."""
+
+    key: bytes
+    payload: bytes
+    version: HlcTimestamp
+
+
+@hot_value
 class InOrder:
     """Any number of effects, made while they are carried out, some at a time; others are served in between.
 
-    What has the same ``subject`` is carried out one after the other. Its client is not served before the end.
+    What has the same ``subject`` is carried out one after the other. Its client is not served before the end. ``told``
+    is the change that they tell of, if it is there after a crash.
     """
 
     subject: Hashable
     effects: Iterable[Effect]
+    told: Told | None = None
 
 
 Effect: TypeAlias = "Route | Deliver | ReportDenial | ReportClock | Drop | DisconnectClient | InOrder"

@@ -30,6 +30,7 @@ import attrs
 from statestore_client.errors import ServerError, TimestampError
 from statestore_client.mqtt.packets.types import Publish, PublishProperties, ReasonCode
 from statestore_client.server.broker.application import (
+    Application,
     Deliver,
     DisconnectClient,
     Drop,
@@ -37,8 +38,10 @@ from statestore_client.server.broker.application import (
     ReportClock,
     ReportDenial,
     Route,
+    Told,
 )
 from statestore_client.server.host.askers import asker_of
+from statestore_client.server.host.notices import Notice, Notices
 from statestore_client.server.host.registrations import REGISTRATION_S, Observation, Observers, Registrations
 from statestore_client.wire.commands import KeyNotify, decode_command
 from statestore_client.wire.hlc import HlcTimestamp
@@ -56,8 +59,8 @@ from statestore_client.wire.protocol import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from statestore_client.server.broker.application import Application, Effect
-    from statestore_client.server.journal import Row, StoredRecords, Timeline, WriteBatch
+    from statestore_client.server.broker.application import Effect
+    from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
     from statestore_client.wire.instant import Instant
 
 # -- outputs: what the runtime carries out, in this order -------------------------------------------------------------
@@ -84,11 +87,11 @@ class Acknowledge:
 Output: TypeAlias = "Send | Acknowledge"
 
 
-class Backlog(Protocol):
-    """The journal, as far as its disk is behind."""
+class HostedApplication(Application, Protocol):
+    """The state store."""
 
-    @property
-    def is_full(self) -> bool: ...
+    def tell_again(self, told: Told, client_ids: Iterable[str]) -> Sequence[Effect]:
+        """What these clients were to be told in an earlier life. Raises DamagedRecordError."""
 
 
 # -- limits ------------------------------------------------------------------------------------------------------------
@@ -122,6 +125,7 @@ class _Notifications:
     """Of one change, made when there is room for them."""
 
     effects: Iterator[Effect]
+    notice: Notice | None
 
 
 _Queued: TypeAlias = "_Response | _Ack | _Notifications"
@@ -134,6 +138,7 @@ class _Delivery:
     message: Publish
     observation: Observation | None = None
     moment: int = 0
+    notice: Notice | None = None
 
 
 @attrs.define(eq=False)
@@ -152,11 +157,11 @@ class Host:
 
     def __init__(
         self,
-        service: Application,
+        service: HostedApplication,
         observers: Observers,
         *,
         client_id: str,
-        journal: Backlog | None = None,
+        journal: Journal | None = None,
         dialect: Dialect = Dialect.SERVICE,
         id_property: str | None = None,
         registration_s: float = REGISTRATION_S,
@@ -167,7 +172,8 @@ class Host:
         self._journal = journal
         self._dialect = dialect
         self._id_property = id_property
-        self.registrations = Registrations(observers, registration_s)
+        self._notices = Notices(journal)
+        self.registrations = Registrations(observers, registration_s, journal)
         self.counters = Counters()
         #: Whether the store is restored, so that requests may come.
         self.is_restored: bool = False
@@ -194,20 +200,33 @@ class Host:
     # -- what happens --------------------------------------------------------------------------------------------------
 
     def restore(self, storage: StoredRecords | None, now: Instant, *, is_warm: bool = False) -> None:
-        """The store has all that there was, or there is nothing: connect."""
-        del storage, now, is_warm
+        """The store has all that there was, or there is nothing: connect. Who observed in an earlier life still does,
+        and hears of what is still to be told. Raises DamagedRecordError.
+        """
+        del now, is_warm
+        if storage is not None and self._journal is not None:
+            least = self.registrations.restore(storage, self._journal.timeline)
+            for notice, told in self._notices.restore(storage, least):
+                effects = self._service.tell_again(told, self.registrations.told_of(told.key, notice.number))
+                self._staged += [
+                    _Notifications(iter(each.effects), notice) for each in effects if type(each) is InOrder
+                ]
+                if not effects:
+                    self._notices.heard(notice)
         self.is_restored = True
 
     def absorb(self, batch: WriteBatch, timeline: Timeline) -> None:
-        """Another host on the same log wrote this. It has nothing of hosts."""
+        """Another host on the same log wrote this. What is the host's in it changes with each request: it is kept as
+        records, and read by :meth:`restore`.
+        """
 
     def rows(self) -> Iterator[Row]:
-        """None."""
+        """None: all of it is in those records."""
         return iter(())
 
     @property
     def state_bytes(self) -> int:
-        """So there are none."""
+        """Of no weight beside that of the store."""
         return 0
 
     def connected(self, now: Instant, *, session_present: bool, receive_maximum: int) -> None:
@@ -245,6 +264,7 @@ class Host:
             return
         self._sent -= 1
         self._bytes -= len(delivery.message.payload)
+        self._notices.heard(delivery.notice)
         if reason_code >= FIRST_ERROR:
             self.counters.refused += 1
         is_unheard = reason_code == ReasonCode.NO_MATCHING_SUBSCRIBERS
@@ -361,11 +381,13 @@ class Host:
             # What it was to end is over. What there is now stays, which is what this does.
             message = attrs.evolve(message, payload=KeyNotify(command.key).encode())
         effects = self._service.handle(asker, message, now)
-        self.registrations.asked(observation, stamp, now.monotonic)
+        self.registrations.asked(observation, stamp, now.monotonic, self._notices.next_number)
         return effects
 
     def _stage_notifications(self, effects: Iterable[Effect]) -> None:
-        self._staged += [_Notifications(iter(effect.effects)) for effect in effects if isinstance(effect, InOrder)]
+        for effect in effects:
+            if isinstance(effect, InOrder):
+                self._staged.append(_Notifications(iter(effect.effects), self._notices.changed(effect.told)))
 
     # -- messages of ours ----------------------------------------------------------------------------------------------
 
@@ -393,7 +415,7 @@ class Host:
             elif type(item) is _Ack:
                 if item.connection == self._connection:
                     self.outbox.append(Acknowledge(item.packet_id))
-            elif isinstance(item, _Notifications) and not self._notify(item.effects):
+            elif isinstance(item, _Notifications) and not self._notify(item.effects, item.notice):
                 return
             ready.popleft()
 
@@ -401,17 +423,20 @@ class Host:
         """Whether the broker brings the requests of an earlier connection again that were not acknowledged there."""
         return self._lost_before <= connection < self._connection
 
-    def _notify(self, effects: Iterator[Effect]) -> bool:
+    def _notify(self, effects: Iterator[Effect], notice: Notice | None) -> bool:
         """Whether all of them are sent."""
         while self._sent < self._window:
             effect = next(effects, None)
             if effect is None:
+                self._notices.heard(notice)
                 return True
             if isinstance(effect, Deliver | Route):
                 self.counters.notifications += 1
                 self._bytes += len(effect.message.payload)
                 observation = parse_notification_topic(effect.message.topic)
-                self._send(_Delivery(effect.message, observation, self.registrations.moment()))
+                if notice is not None:
+                    notice.untold += 1
+                self._send(_Delivery(effect.message, observation, self.registrations.moment(), notice))
         return False
 
     def _send(self, delivery: _Delivery) -> None:

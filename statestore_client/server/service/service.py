@@ -50,6 +50,7 @@ from statestore_client.errors import (
     NotAuthorizedError,
     QuotaExceededError,
     RequestSyntaxError,
+    Resp3Error,
     ServerError,
     TimestampError,
     UnknownServerError,
@@ -67,11 +68,12 @@ from statestore_client.server.broker.application import (
     ReportClock,
     ReportDenial,
     Route,
+    Told,
     refuse_response_topic,
 )
 from statestore_client.server.journal import DamagedRecordError, PlainRecord, Stream, load, records_in
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
-from statestore_client.server.store import Outcome, RequestContext
+from statestore_client.server.store import Change, Outcome, RequestContext
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
 from statestore_client.wire.hlc import HlcTimestamp
 from statestore_client.wire.protocol import (
@@ -100,6 +102,7 @@ from statestore_client.wire.replies import (
     Notification,
     Operation,
     Reply,
+    decode_notification,
     encode_notification,
     encode_reply,
 )
@@ -111,7 +114,7 @@ if TYPE_CHECKING:
     from statestore_client.server.broker.application import Effect
     from statestore_client.server.journal import Journal, Row, StoredRecords, Timeline, WriteBatch
     from statestore_client.server.shares import Shares
-    from statestore_client.server.store import Change, StateStore, StoreUsage
+    from statestore_client.server.store import StateStore, StoreUsage
     from statestore_client.wire.instant import Instant
 
 # -- request properties ------------------------------------------------------------------------------------------------
@@ -629,11 +632,25 @@ class StateStoreService:
 
     def _notifications(self, changes: Iterable[Change]) -> Sequence[Effect]:
         """One series for each change of a key: its observers hear of the changes in order, whoever made them."""
-        return [InOrder(same[0].key, self._series(same)) for same in _together(changes)]
+        return [self._in_order(same) for same in _together(changes)]
 
-    def _series(self, changes: Sequence[Change]) -> Iterator[Effect]:
+    def _in_order(self, changes: Sequence[Change]) -> InOrder:
+        first = changes[0]
+        payload = encode_notification(first.notification, self._dialect)  # once: a value may have megabytes
+        is_kept = self._keeps_all and not self.is_read_only(first.key)
+        told = Told(first.key, payload, first.version) if is_kept else None
+        return InOrder(first.key, self._series(changes, payload), told)
+
+    def tell_again(self, told: Told, client_ids: Iterable[str]) -> Sequence[Effect]:
+        """What these clients were to be told in an earlier life. Raises DamagedRecordError."""
+        try:
+            notification = decode_notification(told.payload)
+        except Resp3Error as error:
+            raise DamagedRecordError(f"the record of a notice: {error}") from error
+        return self._notifications(Change(name, told.key, notification, told.version) for name in client_ids)
+
+    def _series(self, changes: Sequence[Change], payload: bytes) -> Iterator[Effect]:
         """Carried out a part at a time: by then somebody else may be connected under the client identifier."""
-        payload = encode_notification(changes[0].notification, self._dialect)  # once: a value may have megabytes
         self._counters["notifications"] += len(changes)
         observers = self._store.observers
         for change in changes:

@@ -77,8 +77,7 @@ class Request:
 class Observed:
     """What a client knows of a key that it observes."""
 
-    life: int  # of the host that has answered
-    heard: HlcTimestamp | None = None
+    heard: set[HlcTimestamp]
     since: HlcTimestamp | None = None
 
 
@@ -196,6 +195,8 @@ class Life:
             world.last_version[command.key] = outcome.version
         if type(command) is KeyNotify:
             world.registered[request.client_id, command.key] = world.last_version.get(command.key)
+            if not command.stop:
+                world.stopped.discard((request.client_id, command.key))
 
     def load(self) -> None:
         """One step of the start."""
@@ -288,7 +289,8 @@ class Life:
                 observation = parse_notification_topic(output.message.topic)
                 if observation is not None and host.registrations.has(observation):
                     self.told_nobody.discard(observation)  # it was asked for again
-                if observation in self.told_nobody and not output.is_again:
+                is_over = observation in self.told_nobody or observation in world.stopped
+                if is_over and not output.is_again:
                     world.complain(f"{output.message.topic} was notified after its registration had ended")
                 world.to_broker.append((packet_id, output.message))
                 world.unacknowledged.add(packet_id)
@@ -369,6 +371,7 @@ class World:
         self.tables = StreamTables()
         self.last_version: dict[bytes, HlcTimestamp] = {}  # of what was carried out
         self.registered: dict[tuple[str, bytes], HlcTimestamp | None] = {}  # the same when somebody began to observe
+        self.stopped: set[tuple[str, bytes]] = set()  # who was told that it does not observe any longer
         self.lives = [self.start() for _ in range(1 + self.has_log)]
         # the clients
         self.requests: dict[bytes, Request] = {}
@@ -628,13 +631,17 @@ class World:
         observation = (request.client, request.key)
         if len(request.parts) == 3:
             self.observed.pop(observation, None)
+            if not self.store.observers.has(*observation):  # else an earlier request, sent again, came after it
+                self.stopped.add(observation)
         elif self.subscribed[request.client]:
-            self.observed[observation] = Observed(self.active.number, since=self.registered.get(observation))
+            known = self.observed.get(observation)
+            heard = set() if known is None else known.heard
+            self.observed[observation] = Observed(heard, since=self.registered.get(observation))
 
     def _notified(self, observation: tuple[str, bytes], message: Publish) -> None:
         observed = self.observed.get(observation)
         version = HlcTimestamp.parse(message.properties.user_properties[0][1])
         if observed is not None:
-            observed.heard = version if observed.heard is None else max(version, observed.heard)
+            observed.heard.add(version)
         key = observation[1]
         self.greatest[key] = max(version, self.greatest.get(key, version))

@@ -13,7 +13,9 @@ from support.schedules import Mutants, seeds_near
 from statestore_client.mqtt.packets.types import Publish
 from statestore_client.server.host import host
 from statestore_client.server.host.host import Host
+from statestore_client.server.host.notices import Notices
 from statestore_client.server.host.registrations import Observation, Registrations
+from statestore_client.server.journal import JournalStream, Stream
 from statestore_client.server.service.response_cache import ResponseCache
 
 #: A bug that is not seen in so many schedules is not seen.
@@ -57,7 +59,7 @@ def notifies_after_the_end_of_the_registration(
     del end, registrations._renewed[observation]
 
 
-@MUTANTS.instead(Registrations, "unheard", ("has heard of", 1085))
+@MUTANTS.instead(Registrations, "unheard", ("has not heard of", 232))
 def an_old_notification_ends_a_new_registration(
     unheard: Any, registrations: Registrations, observation: Observation, sent: int
 ) -> None:
@@ -65,10 +67,35 @@ def an_old_notification_ends_a_new_registration(
     unheard(registrations, observation, registrations.moment())
 
 
-@MUTANTS.instead(Registrations, "is_outdated", ("has heard of", 13))
+@MUTANTS.instead(Registrations, "is_outdated", ("has not heard of", 123))
 def a_stop_that_comes_again_ends_a_new_registration(outdated: Any, *arguments: Any) -> bool:
     del outdated, arguments
     return False
+
+
+@MUTANTS.instead(Registrations, "restore", ("has not heard of", 0))
+def who_observes_is_forgotten_with_the_host(restore: Any, registrations: Registrations, *past: Any) -> int:
+    del restore, registrations, past
+    return 0
+
+
+@MUTANTS.instead(Notices, "restore", ("has not heard of", 0))
+def what_was_to_be_told_is_forgotten_with_the_host(restore: Any, notices: Notices, *past: Any) -> tuple[()]:
+    del restore, notices, past
+    return ()
+
+
+@MUTANTS.instead(Notices, "changed", ("has not heard of", 0))
+def a_change_is_told_once_all_are_sent(changed: Any, notices: Notices, told: Any) -> Any:
+    notice = changed(notices, told)
+    notices._stream.remove_lazily(notice.number)
+    return None
+
+
+@MUTANTS.instead(JournalStream, "remove", ("after its registration had ended", 0))
+def the_end_of_a_registration_is_not_written_down(remove: Any, stream: JournalStream, subject: Any) -> None:
+    if stream.stream is not Stream.OBSERVATIONS:
+        remove(stream, subject)
 
 
 @MUTANTS.instead(Host, "connected", ("Receive Maximum", 0))
@@ -76,7 +103,7 @@ def the_window_of_the_broker_is_not_kept(connected: Any, machine: Host, now: Any
     connected(machine, now, **options | {"receive_maximum": 1000})
 
 
-@MUTANTS.instead(Host, "disconnected", ("", 618))
+@MUTANTS.instead(Host, "disconnected", ("", 0))
 def what_was_in_flight_is_forgotten(disconnected: Any, machine: Host) -> None:
     disconnected(machine)
     machine._deliveries.clear()
@@ -99,7 +126,7 @@ def a_new_host_has_not_the_answers_of_the_old_one(absorb: Any, cache: ResponseCa
 MUTANTS.replace("subscribes_before_it_has_read_the_log", Life, "is_caught_up", True, ("took effect", 47))
 
 
-@MUTANTS.instead(Life, "holds_lease", ("", 147))
+@MUTANTS.instead(Life, "holds_lease", ("", 934))
 def an_old_host_speaks_without_its_lease(holds_lease: Any, life: Life, since: int) -> bool:
     del holds_lease, life, since
     return True

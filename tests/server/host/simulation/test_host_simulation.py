@@ -19,7 +19,7 @@ from support.schedules import printed_by_two_processes, run_schedules
 @pytest.mark.timeout(3600)
 def test_every_request_is_answered_and_takes_effect_once(record_property: Callable[[str, object], None]) -> None:
     """When it is calm every request has its answer, and one only; what is stored is what the answers say, the requests
-    of a client took effect in their order, and what observers were told goes up to the last change.
+    of a client took effect in their order, and observers were told of each change.
     """
     run_schedules(
         "hosts on a foreign broker",

@@ -1,0 +1,83 @@
+"""What a host reads of an earlier life: who observes what, and what is still to be told."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from msgpack import packb
+from support.durable_store import batch_of
+
+from statestore_client.server.host.host import Host
+from statestore_client.server.journal import DamagedRecordError, Journal, Stream, StreamTables
+from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.store import StateStore
+from statestore_client.wire.hlc import HybridLogicalClock
+from statestore_client.wire.instant import Instant
+from statestore_client.wire.replies import Notification, Operation, encode_notification
+
+NOW = Instant(5.0, 1_800_000_000_000)
+SET = encode_notification(Notification(Operation.SET, b"x"))
+VERSION = "001800000000000:00000:StateStore"
+
+
+class Life:
+    """A host that has nothing yet."""
+
+    def __init__(self) -> None:
+        self.journal = Journal(1)
+        store = StateStore(clock=HybridLogicalClock("StateStore", guard=threading.Lock()), journal=self.journal)
+        service = StateStoreService(store, token_key=bytes(TOKEN_KEY_BYTES), journal=self.journal)
+        self.observers = store.observers
+        self.host = Host(service, store.observers, client_id="the host", journal=self.journal)
+
+    def restore(self, *batches: tuple[Stream, bytes | int, tuple[object, ...]]) -> None:
+        tables = StreamTables()
+        for stream, subject, fields in batches:
+            tables.absorb(batch_of(stream, (subject, fields)))
+        self.journal.resume(tables, NOW)
+        self.host.restore(tables, NOW)
+
+
+def observes(client: str, since: int = 0) -> tuple[Stream, bytes, tuple[object, ...]]:
+    return Stream.OBSERVATIONS, packb((client, b"k")), (1_000, VERSION, since)
+
+
+def test_who_began_to_observe_after_a_change_is_not_told_of_it() -> None:
+    """The others are, in the order of the changes; numbers go on above all that were given out."""
+    life = Life()
+    notices = [(Stream.NOTICES, number, (b"k", SET, VERSION)) for number in (3, 4)]
+    life.restore(observes("early", 1), observes("late", 9), *notices)
+    assert sorted(life.observers.of(b"k")) == ["early", "late"]
+    life.host.connected(NOW, session_present=True, receive_maximum=10)
+    life.host.seal()
+    life.host.release()
+    told = [output.message.topic for output in life.host.outbox if output.message.payload == SET]
+    assert len(told) == 2
+    assert all(b"early".hex().upper() in topic for topic in told)
+    assert life.journal[Stream.NOTICES].next_number == 9
+
+
+def test_a_change_that_nobody_observes_any_more_is_not_told() -> None:
+    """Its notice goes."""
+    life = Life()
+    life.restore((Stream.NOTICES, 3, (b"k", SET, VERSION)))
+    assert not life.host.dirty
+    assert life.journal[Stream.NOTICES].changes == {3: None}
+
+
+@pytest.mark.parametrize(
+    ("stream", "subject", "fields"),
+    [
+        (Stream.NOTICES, 1, (b"k", SET)),
+        (Stream.NOTICES, 1, (b"k", b"no notification", VERSION)),
+        (Stream.NOTICES, 1, (b"k", SET, "no version")),
+        (Stream.OBSERVATIONS, b"\xc1", (1_000, VERSION, 0)),
+        (Stream.OBSERVATIONS, packb(("a", b"k")), (1_000, VERSION)),
+        (Stream.OBSERVATIONS, packb(("a", b"k")), (1_000, "no version", 0)),
+    ],
+)
+def test_what_no_host_has_written_is_refused(stream: Stream, subject: bytes | int, fields: tuple[object, ...]) -> None:
+    """With DamagedRecordError, and not taken for something else."""
+    with pytest.raises(DamagedRecordError):
+        Life().restore((stream, subject, fields))

@@ -19,8 +19,9 @@ What a fenced block's language means:
 =============  ======================================================================================================
 
 Anything else fails. Three invisible comments exist: ``<!-- not run: why -->`` before a block exempts it, if all its
-commands are on the list :data:`EXEMPT`; ``<!-- real peers only: why -->`` exempts it where scripted peers stand in for
-a ØMQ Raft cluster; ``<!-- invisible-code-block: python … -->`` holds code that would disturb the reader.
+commands are on the list :data:`EXEMPT`, or if the comment is ``PAGE has it, and is run`` and that page has it;
+``<!-- real peers only: why -->`` exempts it where scripted peers stand in for a ØMQ Raft cluster;
+``<!-- invisible-code-block: python … -->`` holds code that would disturb the reader.
 
 Documents talk to ``mqtt://127.0.0.1:1883``, the server that a reader would start, and to three peers of a ØMQ Raft
 cluster, ``tcp://127.0.0.1:8047`` and so on. Here, the ports are replaced in the source by those of an embedded server
@@ -91,6 +92,7 @@ _PEER_PORTS: Final = ("8047", "8147", "8247")
 _SERVER_PORTS: Final = (("1885", "8050", "9101"), ("1886", "8060", "9102"), ("1887", "8070", "9103"))
 _COMMAND_TIMEOUT_S: Final = 180.0  # some start Java
 _NOT_RUN: Final = re.compile(r"<!-- not run: (?P<why>[^>]+) -->\s*\Z")
+_RUN_ELSEWHERE: Final = re.compile(r"(?P<page>\S+\.md) has it, and is run")
 _REAL_PEERS_ONLY: Final = re.compile(r"<!-- real peers only: (?P<why>[^>]+) -->\s*\Z")
 _FILE: Final = re.compile(r"# (?P<name>\w+\.py)\n")
 
@@ -168,11 +170,12 @@ class DocumentRun:
         invisible = DirectiveInHTMLCommentLexer("invisible-code-block")
         for region in fenced(document):
             before = document.text[: region.start]
-            region.lexemes["not_run"] = _NOT_RUN.search(before) is not None
+            not_run = _NOT_RUN.search(before)
+            region.lexemes["not_run"] = not_run and not_run["why"]
             region.lexemes["real_only"] = _REAL_PEERS_ONLY.search(before) is not None
             yield region
         for region in invisible(document):
-            region.lexemes |= {"language": region.lexemes["arguments"], "not_run": False, "real_only": False}
+            region.lexemes |= {"language": region.lexemes["arguments"], "not_run": None, "real_only": False}
             yield region
 
     def evaluate(self, example: Example) -> None:
@@ -181,7 +184,11 @@ class DocumentRun:
         language, source = str(lexemes["language"]).strip(), str(lexemes["source"])
         where = f"{self._path.name}:{example.line}"
         if lexemes["not_run"]:
-            _check_exempt(source, where)
+            if elsewhere := _RUN_ELSEWHERE.fullmatch(lexemes["not_run"]):
+                page = self._path.parent / elsewhere["page"]
+                assert f"```{language}\n{source}```" in page.read_text(), f"{where}: {page} does not have it"
+            else:
+                _check_exempt(source, where)
             return
         if lexemes["real_only"] and not self._real:
             return

@@ -170,12 +170,25 @@ def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_pee
         ("```console\n$ echo one\ntwo\n```\n", "expected"),
         ("```bash\nfalse\ntrue\n```\n", "ended with code 1"),
         ("<!-- not run: too dangerous -->\n```bash\nrm -rf build\n```\n", "not on the list"),
+        ("<!-- not run: other.md has it, and is run -->\n```python\nx = 1\n```\n", "does not have it"),
         ("<!-- not run: hides a second command -->\n```bash\nmake test\nstatestore get x\n```\n", "not on the list"),
     ],
-    ids=["language", "no-language", "json", "session", "output", "console", "exit-code", "exempt", "second-command"],
+    ids=[
+        "language",
+        "no-language",
+        "json",
+        "session",
+        "output",
+        "console",
+        "exit-code",
+        "exempt",
+        "elsewhere",
+        "second-command",
+    ],
 )
 def test_a_wrong_document_fails(text: str, complaint: str, tmp_path: Path) -> None:
     """A document fails its test if a block prints something else than it shows, or is of a kind that cannot be run."""
+    (tmp_path / "other.md").write_text("```python\nx = 2\n```\n")
     document = tmp_path / "wrong.md"
     document.write_text(text)
     with pytest.raises((AssertionError, ValueError), match=complaint):

@@ -19,6 +19,7 @@ MODULES: Final = {
     "statestore_client": (
         "statestore_client",
         "statestore_client.kvstore",
+        "statestore_client.recipes",
         "statestore_client.server",
         "statestore_client.spark",
     ),

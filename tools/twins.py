@@ -41,6 +41,7 @@ TWINS: Final = {
     "raft_client": ("client", "key_values", "mirror", "readers", "watch"),
     "statestore_client": ("client", "leases", "locks", "steps", "watch"),
     "statestore_client/kvstore": ("client",),
+    "statestore_client/recipes": ("counter", "members", "semaphore"),
 }
 
 #: Modules that both packages have, since neither client imports the other's package: source -> its copy.
@@ -61,6 +62,7 @@ NAMES: Final = {
     "aio_connector": "sync_connector",
     "check_loop": "check_process",
     "share_aio": "share_sync",
+    "AsyncCounter": "Counter",
     "AsyncElection": "Election",
     "AsyncEntries": "Entries",
     "AsyncGuardedStore": "GuardedStore",
@@ -71,8 +73,11 @@ NAMES: Final = {
     "AsyncLeaseStore": "LeaseStore",
     "AsyncLock": "Lock",
     "AsyncLockObservation": "LockObservation",
+    "AsyncMembers": "Members",
+    "AsyncMembersWatch": "MembersWatch",
     "AsyncMirrorChanges": "MirrorChanges",
     "AsyncRaftClient": "RaftClient",
+    "AsyncSemaphore": "Semaphore",
     "AsyncSiteClient": "SiteClient",
     "AsyncSiteStream": "SiteStream",
     "AsyncStateStoreClient": "StateStoreClient",

@@ -21,7 +21,7 @@ from raft_client._common.standard_streams import ends_with_reader
 from statestore_client.cli.options import value_argument
 from statestore_client.errors import StateStoreError
 from statestore_client.kvstore import INFINITE_TTL_MS, ClientKeys, KeyChange, PeerInfo, PeersReply, SiteClient, Value
-from statestore_client.kvstore.calls import identity
+from statestore_client.kvstore.calls import compared, identity
 from statestore_client.wire.kvstore.value import MAX_TTL_MS, hash_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -29,14 +29,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 json_option: Final = click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 prefix_option: Final = click.option("--prefix", help="Keys that begin with this text.")
 
-site_options = option_group(
-    click.option(
-        "--url",
-        envvar="STATESTORE_SITE_URL",
-        show_envvar=True,
-        required=True,
-        help="Where the site listens: tcp://HOST:PORT or ipc://PATH; with --curve-keys NAME=tcp://HOST:PORT.",
-    ),
+_key_options: Final = option_group(
     click.option(
         "--curve-keys",
         metavar="DIR",
@@ -49,10 +42,21 @@ site_options = option_group(
         type=click.Path(dir_okay=False, path_type=Path),
         help="This client's own pair, NAME.key_secret, which the site must know.",
     ),
-    click.option("--area", default="default", show_default=True, help="Of keys and peers."),
+)
+_timeout_option: Final = click.option(
+    "--timeout", type=Seconds(min=0, min_open=True), default=2.5, show_default=True, help="Wait for an answer."
+)
+site_options = option_group(
     click.option(
-        "--timeout", type=Seconds(min=0, min_open=True), default=2.5, show_default=True, help="Wait for an answer."
+        "--url",
+        envvar="STATESTORE_SITE_URL",
+        show_envvar=True,
+        required=True,
+        help="Where the site listens: tcp://HOST:PORT or ipc://PATH; with --curve-keys NAME=tcp://HOST:PORT.",
     ),
+    _key_options,
+    click.option("--area", default="default", show_default=True, help="Of keys and peers."),
+    _timeout_option,
 )
 filter_options = option_group(
     prefix_option,
@@ -421,6 +425,48 @@ def _said(entry: Value | None) -> tuple[int, str, int | None] | None:
 
 def _brief(entry: Value | None) -> str:
     return "-" if entry is None else f"{entry.version}@{entry.originator}"
+
+
+@kv.command("diff")
+@click.argument("left_url", metavar="SITE")
+@click.argument("right_url", metavar="SITE")
+@click.option("--area", multiple=True, help="Compare this area. Can be repeated. Default: those that both have.")
+@prefix_option
+@json_option
+@_key_options
+@_timeout_option
+def diff(
+    left_url: str, right_url: str, *, area: Sequence[str], prefix: str | None, json_output: bool, **options: Any
+) -> int:
+    """Print what two sites have not in common, with the side that is newer: a sync of the two would carry it over.
+    Exit code 1 if there is anything.
+
+    SIGN AREA KEY LEFT RIGHT: version and originator at each, - where the key is missing. SIGN is < if the left one is
+    newer, > if the right one is, and ! for two values of one version, which each of them will send.
+    """
+    with (
+        open_site(options | {"url": left_url, "area": "default"}) as left,
+        open_site(options | {"url": right_url, "area": "default"}) as right,
+    ):
+        areas = area or sorted(left.summary().areas.keys() & right.summary().areas.keys())
+        mine, theirs = (site.dump_areas(areas, prefix, hashes=True) for site in (left, right))
+    has_any = False
+    for name in areas:
+        here, there = mine[name], theirs[name]
+        newer, older = compared(here, there)
+        for key in sorted({*newer, *older}):
+            has_any = True
+            sign = "!" if key in newer and key in older else "<" if key in newer else ">"
+            if json_output:
+                sides = {"left": here.get(key), "right": there.get(key)}
+                facts = {side: entry and entry_facts(entry) for side, entry in sides.items()}
+                print_json({"area": name, "key": key, "newer": _NEWER[sign]}, facts)
+            else:
+                print_line(sign, name, key, _brief(here.get(key)), _brief(there.get(key)))
+    return exits.NEGATIVE if has_any else exits.DONE
+
+
+_NEWER: Final = {"<": "left", ">": "right", "!": "both"}
 
 
 @kv.command("signature")

@@ -29,6 +29,7 @@ from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.broker import WHEN_FULL, BrokerLimits
 from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
 from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, LEAST_KEY_TTL_MS
+from statestore_client.server.kvstore.peers import FIRST_WAIT_S, LONGEST_WAIT_S
 from statestore_client.server.runtime.observability.logs import CLUSTER_LOGGER, JsonLines
 from statestore_client.server.runtime.process import memory_given_back, short_pauses
 from statestore_client.server.runtime.server import Server
@@ -390,6 +391,23 @@ _OPTIONS: Final = (
         help="Updates in a second that leave each area; more of them are merged. Default: no limit.",
     ),
     click.option(
+        "--site-flood-burst",
+        type=int,
+        metavar="N",
+        help="So many of those may leave at once after a quiet time. Default: as many as in a second.",
+    ),
+    click.option(
+        "--site-sync-backoff",
+        type=Seconds(min=0.1),
+        help="How long a site is left alone after a sync with it has failed; twice as long after each further failure. "
+        f"Default: {FIRST_WAIT_S:g}.",
+    ),
+    click.option(
+        "--site-sync-max-backoff",
+        type=Seconds(min=0.1),
+        help=f"The same at most. Default: {LONGEST_WAIT_S:g}.",
+    ),
+    click.option(
         "--site-max-keys",
         type=int,
         metavar="N",
@@ -409,6 +427,9 @@ _LIMITS: Final = {
     "site_key_ttl": "key_ttl_s",
     "site_sync_timeout": "sync_timeout_s",
     "site_flood_rate": "flood_rate",
+    "site_flood_burst": "flood_burst",
+    "site_sync_backoff": "sync_backoff_s",
+    "site_sync_max_backoff": "sync_max_backoff_s",
     "site_max_keys": "max_keys",
     "site_max_bytes": "max_bytes",
 }

@@ -8,12 +8,12 @@ Source: KvStore, "KvStore Client"; ``docs/reference/kvstore.md``.
 
 from statestore_client.curve_keys import ClientKeys
 from statestore_client.kvstore.aio.client import AsyncSiteClient, AsyncSiteStream
-from statestore_client.kvstore.calls import KeyChange
+from statestore_client.kvstore.calls import Differences, KeyChange
 from statestore_client.kvstore.sync.client import SiteClient, SiteStream
 from statestore_client.wire.kvstore.messages import LostKey, OwnKeyState, PeerInfo, PeersReply, Summary
 from statestore_client.wire.kvstore.value import INFINITE_TTL_MS, NoMergeReason, Value
 
 __all__ = [
-    "INFINITE_TTL_MS", "AsyncSiteClient", "AsyncSiteStream", "ClientKeys", "KeyChange", "LostKey", "NoMergeReason",
-    "OwnKeyState", "PeerInfo", "PeersReply", "SiteClient", "SiteStream", "Summary", "Value",
+    "INFINITE_TTL_MS", "AsyncSiteClient", "AsyncSiteStream", "ClientKeys", "Differences", "KeyChange", "LostKey",
+    "NoMergeReason", "OwnKeyState", "PeerInfo", "PeersReply", "SiteClient", "SiteStream", "Summary", "Value",
 ]  # fmt: skip

@@ -55,8 +55,10 @@ from statestore_client.wire.kvstore.value import (
     MAX_KEY_BYTES,
     MAX_VALUE_BYTES,
     MAX_VERSION,
+    Comparison,
     NoMergeReason,
     Value,
+    compare,
     hash_of,
 )
 
@@ -230,6 +232,25 @@ class SiteCalls:
             start = _following(start, reply.next)
         return found
 
+    def dump_areas(
+        self, areas: Collection[str] | None, prefix: str | None, *, hashes: bool
+    ) -> Call[dict[str, dict[str, Value]]]:
+        """Of several areas, or of all that the site has; one after the other."""
+        if areas is None:
+            areas = sorted((yield from self.summary()).areas)
+        found = {}
+        for area in dict.fromkeys(texts("areas", areas)):
+            calls = SiteCalls(area, self.next_id)
+            found[area] = yield from calls.dump(prefix, (), (), match_all=False, hashes=hashes)
+        return found
+
+    def differences(self, known: Mapping[str, Value], wanted: Wanted) -> Call[Differences]:
+        """The hashes of the site say which entries differ; those that are newer there are read then."""
+        _check_entries("known", known)
+        there = yield from self.dump(None, wanted.patterns, wanted.originators, match_all=wanted.match_all, hashes=True)
+        newer, older = compared(there, known)
+        return Differences((yield from self.get_many(newer)), older)
+
     def own_keys(self) -> Call[dict[str, OwnKeyState]]:
         """Page by page."""
         found: dict[str, OwnKeyState] = {}
@@ -335,6 +356,42 @@ class SiteCalls:
         known = {each.value: each.name for each in NoMergeReason}
         why = f"{known.get(reason, reason)}{_ADVICE.get(reason, '')}"
         raise NotMergedError(f"the site did not take {key[:80]!r}: {why}", key=key, reason=reason)
+
+
+@attrs.frozen
+class Differences:
+    """Between a site and what a program knows. ``newer``: what the site has and the program has not, or older.
+    ``older``: keys that are newer in the program, or missing at the site: it can be told them with ``merge``.
+
+    A key whose two values differ under one version and originator, which only a mistake makes, is in both.
+    """
+
+    newer: dict[str, Value]
+    older: tuple[str, ...]
+
+
+def compared(here: Mapping[str, Value], there: Mapping[str, Value]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The keys that are newer here, and those that are newer there, or only there; in order.
+
+    As a full sync compares them: by hashes, where there is no value.
+    """
+    newer: list[str] = []
+    older: list[str] = []
+    for key in sorted(here.keys() | there.keys()):
+        mine, theirs = here.get(key), there.get(key)
+        if mine is None or theirs is None:
+            (older if mine is None else newer).append(key)
+            continue
+        outcome = compare(_hashed(mine), _hashed(theirs))
+        if outcome in (Comparison.FIRST, Comparison.UNKNOWN):
+            newer.append(key)
+        if outcome in (Comparison.SECOND, Comparison.UNKNOWN):
+            older.append(key)
+    return tuple(newer), tuple(older)
+
+
+def _hashed(entry: Value) -> Value:
+    return attrs.evolve(entry, hash=identity(entry)[2])
 
 
 def identity(entry: Value) -> tuple[int, str, int | None]:

@@ -29,7 +29,7 @@ from statestore_client.errors import (
     SettingsError,
     UnexpectedReplyError,
 )
-from statestore_client.kvstore import AsyncSiteClient, NoMergeReason, SiteClient, Value
+from statestore_client.kvstore import AsyncSiteClient, Differences, NoMergeReason, SiteClient, Value
 from statestore_client.kvstore.calls import pattern_of
 from statestore_client.server.kvstore.patterns import KeyFilter
 from statestore_client.server.runtime.settings import SiteEndpoints
@@ -94,6 +94,51 @@ def test_dumps_and_hashes(client_of: Callable[..., Any], site: SiteThread) -> No
     (entry,) = client.hashes("b").values()
     assert entry.value is None
     assert entry.hash == hash_of(1, "bonn", b"3")
+
+
+def test_differences_are_what_a_sync_would_carry(client_of: Callable[..., Any], site: SiteThread) -> None:
+    """What is newer at the site comes with its value; what is newer in the program is named."""
+    site.set_many({"same": b"1", "there": b"2", "newer there": b"3", "older there": b"4", "odd": b"5"})
+    client = client_of(site.url)
+    known = {
+        "same": Value(1, "bonn", b"1"),
+        "newer there": Value(1, "aachen", b"3"),
+        "older there": Value(2, "bonn", b"4"),
+        "here": Value(1, "bonn", b"6"),
+        "odd": Value(1, "bonn", b"7"),
+    }
+    found = client.differences(known)
+    assert {key: entry.value for key, entry in found.newer.items()} == {
+        "there": b"2",
+        "newer there": b"3",
+        "odd": b"5",
+    }
+    assert found.older == ("here", "odd", "older there")
+    assert client.differences(client.hashes()) == Differences({}, ())
+    assert client.differences({"same": known["same"]}, "same") == Differences({}, ())
+    assert client.merge({key: known[key] for key in found.older}) == {}
+
+
+async def test_one_client_is_for_several_areas() -> None:
+    """In one call, or in each area as if it were the only one, over one connection."""
+    with SiteThread(areas=("default", "plant")) as site, SiteClient(site.url) as client:
+        plant = client.in_area("plant")
+        client.set("k", "1")
+        plant.set("k", "2")
+        found = client.dump_areas()
+        assert {area: entries["k"].value for area, entries in found.items()} == {"default": b"1", "plant": b"2"}
+        assert set(client.dump_areas(["plant"], "k", hashes=True)["plant"]) == {"k"}
+        assert client.dump_areas((), "k") == {}
+        with pytest.raises(InvalidArgumentError, match="no area 'nowhere'"):
+            client.dump_areas(["nowhere"])
+        with plant.subscribe() as changes:
+            assert changes.snapshot["k"].value == b"2"
+        async with AsyncSiteClient(site.url) as other:
+            assert (await other.in_area("plant").get("k")).value == b"2"
+            assert list(await other.dump_areas(["plant", "default"])) == ["plant", "default"]
+        plant.close()
+        with pytest.raises(ClosedError):
+            client.get("k")
 
 
 def test_what_does_not_fit_into_one_message_is_read_in_parts(client_of: Callable[..., Any], site: SiteThread) -> None:

@@ -88,6 +88,30 @@ def test_sites_are_compared(kv: Kv, site: SiteThread) -> None:
         assert [each["there"] is None for each in found] == [True, False]
 
 
+def test_what_two_sites_have_not_in_common_is_printed(here: Callable[..., tuple[int, str, str]]) -> None:
+    """In each area that both have, with the side that is newer."""
+    with (
+        SiteThread("bonn", areas=("default", "plant", "own")) as bonn,
+        SiteThread("rome", areas=("default", "plant")) as rome,
+    ):
+
+        def diff(*arguments: str) -> tuple[int, list[str]]:
+            code, out, _ = here("kv", "diff", bonn.url, rome.url, *arguments)
+            return code, out.splitlines()
+
+        assert diff() == (0, [])
+        with SiteClient(bonn.url) as here_, SiteClient(rome.url) as there:
+            for one, site in (("a", here_), ("b", there)):
+                site.merge({"same": Value(1, "x", b"x"), f"only {one}": Value(1, one, b"x")})
+                site.in_area("plant").merge({"newer": Value(1 + (one == "b"), one, b"x")})
+        assert diff() == (1, ["< default only a 1@a -", "> default only b - 1@b", "> plant newer 1@a 2@b"])
+        assert diff("--prefix", "same") == (0, [])
+        assert diff("--area", "plant") == (1, ["> plant newer 1@a 2@b"])
+        (found,) = (json.loads(line) for line in diff("--area", "plant", "--json")[1])
+        assert (found["newer"], found["left"]["version"], found["right"]["version"]) == ("right", 1, 2)
+        assert diff("--area", "own")[0] == 2
+
+
 def test_peers_areas_numbers_and_troubles(kv: Kv, site: SiteThread) -> None:
     """A site that is alone has no trouble; one whose peer is lost has."""
     assert kv("validate") == (0, [])

@@ -16,6 +16,7 @@ from statestore_client.kvstore.aio.link import CallbackWorker, SiteLink
 from statestore_client.kvstore.calls import (
     HOLD_S,
     AreaFollower,
+    Differences,
     Follower,
     KeyChange,
     LostKeysFollower,
@@ -176,6 +177,12 @@ class AsyncSiteClient:
     def __repr__(self) -> str:
         return f"<AsyncSiteClient of {self._link.url}>"
 
+    def in_area(self, area: str) -> Self:
+        """The same client in another area, over the same connection. Closing either of them closes both."""
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__, _calls=SiteCalls(area, self._link.next_id))
+        return other
+
     # -- reading -------------------------------------------------------------------------------------------------------
 
     async def get(self, key: str) -> Value | None:
@@ -211,6 +218,30 @@ class AsyncSiteClient:
     ) -> dict[str, Value]:
         """The same with hashes in place of values, to compare sites."""
         return await self._link.run(self._calls.dump(prefix, patterns, originators, match_all=match_all, hashes=True))
+
+    async def dump_areas(
+        self, areas: Collection[str] | None = None, prefix: str | None = None, *, hashes: bool = False
+    ) -> dict[str, dict[str, Value]]:
+        """Area -> all its entries, or those whose key begins with ``prefix``: of these areas, without any of all that
+        the site has. With ``hashes`` there are hashes in place of values. Areas have no common order.
+        """
+        return await self._link.run(self._calls.dump_areas(areas, prefix, hashes=hashes))
+
+    async def differences(
+        self,
+        known: Mapping[str, Value],
+        prefix: str | None = None,
+        *,
+        patterns: Collection[str] = (),
+        originators: Collection[str] = (),
+        match_all: bool = False,
+    ) -> Differences:
+        """What differs between the site and ``known`` (entries with values or hashes), as a full sync would find it:
+        entries that are newer at the site, and keys that are newer in ``known``. The filter is that of :meth:`dump`,
+        for what the site has. Times to live alone are no difference, unless they were begun again.
+        """
+        wanted = Wanted(wanted_of(prefix, patterns), texts("originators", originators), match_all)
+        return await self._link.run(self._calls.differences(known, wanted))
 
     # -- following -----------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from statestore_client.errors import InvalidArgumentError
-from statestore_client.server.kvstore.peers import HelloRefused, LinkId
+from statestore_client.server.kvstore.peers import DEFAULT_WAITS, HelloRefused, LinkId, SyncWaits
 from statestore_client.server.kvstore.replica import REQUEST_TIMEOUT_S
 from statestore_client.wire.kvstore.messages import (
     PROTOCOL_VERSION,
@@ -220,6 +220,7 @@ class SiteSettings:
     capabilities: tuple[str, ...] = _ALL_CAPABILITIES
     #: So long the end of the initial syncs is not told while no peer was synced with.
     sync_timeout_s: float = 0.0
+    waits: SyncWaits = DEFAULT_WAITS
 
 
 class Members:

@@ -83,17 +83,31 @@ class PeerStatus:
         return True
 
 
+@attrs.frozen
+class SyncWaits:
+    """How long a peer is left alone after the first error, and at most, in seconds."""
+
+    first_s: float = FIRST_WAIT_S
+    longest_s: float = LONGEST_WAIT_S
+
+
+DEFAULT_WAITS: Final = SyncWaits()
+
+
 @attrs.define(eq=False)
 class SyncBackoff:
-    """4 s after the first error, twice as long after each further one, at most 256 s. A success begins anew."""
+    """4 s after the first error, twice as long after each further one, at most 256 s, if ``waits`` does not say
+    otherwise. A success begins anew.
+    """
 
+    waits: SyncWaits = DEFAULT_WAITS
     errors: int = 0
     _retry_at: float = 0.0
     _failed_at: float = float("-inf")
 
     def fail(self, now: float, random: Random) -> None:
         """A request failed."""
-        wait = min(FIRST_WAIT_S * 2 ** min(self.errors, 16), LONGEST_WAIT_S)
+        wait = min(self.waits.first_s * 2 ** min(self.errors, 16), self.waits.longest_s)
         self.errors += 1
         self._failed_at = now
         self._retry_at = now + wait * (1.0 - _JITTER * random.random())

@@ -27,6 +27,7 @@ from statestore_client.server.kvstore.peers import (
     SiteEvent,
     SyncBackoff,
     SyncSlots,
+    SyncWaits,
 )
 from statestore_client.server.kvstore.sync import Phase, RangeSums, SyncSession, answer_comparison, answer_sync
 from statestore_client.wire.kvstore.messages import (
@@ -225,7 +226,7 @@ class SitePeer:
     has_ranges: bool
     #: The other side begins, if its name is the smaller one; this side when that is done, or at this time.
     turn_at: float
-    backoff: SyncBackoff = attrs.field(factory=SyncBackoff)
+    backoff: SyncBackoff
     is_connected: bool = True
     session: SyncSession | None = None
     began_at: float = float("-inf")
@@ -252,6 +253,7 @@ class Replica:
         random: Random,
         rate: FloodRate | None,
         slots: SyncSlots,
+        waits: SyncWaits,
     ) -> None:
         self.area: str = area.name
         self.peers: dict[str, SitePeer] = {}
@@ -259,6 +261,7 @@ class Replica:
         #: How often a peer came, went, or got into another state.
         self.peer_changes: int = 0
         self._slots = slots
+        self._waits = waits
         self._site = site
         self.contents = area
         self._store = area.store
@@ -277,7 +280,7 @@ class Replica:
         has_ranges = Capability.RANGES in capabilities
         peer = self.peers.get(name)
         if peer is None:
-            self.peers[name] = SitePeer(name, PeerStatus(now), has_ranges, turn_at)
+            self.peers[name] = SitePeer(name, PeerStatus(now), has_ranges, turn_at, SyncBackoff(self._waits))
             self._emit(PeerChanged(self.area, name, None, PeerState.IDLE))
             return
         self.disconnect(name, now)

@@ -78,7 +78,7 @@ class Site:
         self.late_replies: int = 0
         self.sync_slots: SyncSlots = SyncSlots()
         self.replicas: dict[str, Replica] = {
-            area.name: Replica(area, settings.name, self, random, settings.flood_rate, self.sync_slots)
+            area.name: Replica(area, settings.name, self, random, settings.flood_rate, self.sync_slots, settings.waits)
             for area in areas
         }
         self.members: Members = Members(settings, self.replicas, self.answer, self.emit, random, now)

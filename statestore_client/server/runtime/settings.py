@@ -30,6 +30,7 @@ from statestore_client.server.checks import (
 )
 from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS
 from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS, LEAST_KEY_TTL_MS
+from statestore_client.server.kvstore.peers import FIRST_WAIT_S, LONGEST_WAIT_S
 from statestore_client.server.runtime.security.files import AccessRules
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import Persistence, StoreLimits
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 DEFAULT_AREA: Final = "default"
 #: Addresses that a site dials; each of them is tried for ever.
 MAX_DIALLED: Final = 256
+#: A peer that fails is not asked more often, in seconds.
+_LEAST_BACKOFF_S: Final = 0.1
 #: So long a site that dials others waits for the first of them, until it counts as synced without, in seconds.
 DEFAULT_SYNC_TIMEOUT_S: Final = 10.0
 #: What a hello carries, and a summary has numbers of, is far from filling a message.
@@ -154,12 +157,18 @@ class SiteEndpoints:
     key_ttl_s: float = DEFAULT_KEY_TTL_MS / 1000
     #: Updates that leave each area in a second, each of any number of keys. More of them wait, and are merged.
     flood_rate: int | None = None
+    #: So many of them may leave at once after a quiet time. None: as many as in a second.
+    flood_burst: int | None = None
     #: What each area holds at most: keys, and bytes of keys, originators and values. What has no room is refused.
     max_keys: int = DEFAULT_LIMITS.max_keys
     max_bytes: int = DEFAULT_LIMITS.max_bytes
     #: So long the site counts as not synced while it has not synced with another one. None: 10 s if it dials others,
     #: and 0 if it waits for others to dial it, as it may be alone.
     sync_timeout_s: float | None = None
+    #: After a sync has failed its peer is left alone for so long, twice as long after each further failure, and at most
+    #: so long; up to a quarter less, by chance.
+    sync_backoff_s: float = FIRST_WAIT_S
+    sync_max_backoff_s: float = LONGEST_WAIT_S
 
     def __attrs_post_init__(self) -> None:
         check_tuple("peers", self.peers)
@@ -169,6 +178,14 @@ class SiteEndpoints:
             check_number("flood_rate", self.flood_rate, 1)
         check_number("max_keys", self.max_keys, 1)
         check_number("max_bytes", self.max_bytes, 1)
+        if self.flood_burst is not None:
+            check_number("flood_burst", self.flood_burst, 1)
+            if self.flood_rate is None:
+                raise InvalidArgumentError(
+                    "flood_burst is for what a flood_rate lets through; there is none", argument="flood_burst"
+                )
+        check_seconds("sync_backoff_s", self.sync_backoff_s, _LEAST_BACKOFF_S)
+        check_seconds("sync_max_backoff_s", self.sync_max_backoff_s, self.sync_backoff_s)
         if self.sync_timeout_s is not None:
             check_seconds("sync_timeout_s", self.sync_timeout_s)
         if self.curve_keys is not None:

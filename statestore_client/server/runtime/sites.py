@@ -27,6 +27,7 @@ from statestore_client.server.kvstore.peers import (
     PeerChanged,
     PeerRequested,
     Synced,
+    SyncWaits,
 )
 from statestore_client.server.kvstore.replica import FloodRate
 from statestore_client.server.kvstore.site import Site
@@ -125,9 +126,16 @@ class SitePeering:
         SettingsError for an address or a key.
         """
         keys = None if endpoints.curve_keys is None else SiteKeys(endpoints.curve_keys, endpoints.name)
-        rate = None if endpoints.flood_rate is None else FloodRate(endpoints.flood_rate, endpoints.flood_rate)
+        per_s = endpoints.flood_rate
+        rate = None if per_s is None else FloodRate(per_s, endpoints.flood_burst or per_s)
         incarnation = random.getrandbits(_INCARNATION_BITS)
-        settings = SiteSettings(endpoints.name, incarnation, rate, sync_timeout_s=endpoints.waits_s)
+        settings = SiteSettings(
+            endpoints.name,
+            incarnation,
+            rate,
+            sync_timeout_s=endpoints.waits_s,
+            waits=SyncWaits(endpoints.sync_backoff_s, endpoints.sync_max_backoff_s),
+        )
         ttl_ms = round(1000 * endpoints.key_ttl_s)
         limits = AreaLimits(endpoints.max_keys, endpoints.max_bytes)
         areas = [

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from site_pair import AREA, OneSite, Pair
 
-from statestore_client.server.kvstore.peers import PeerChanged, PeerEvent, PeerState, PeerStatus, SyncBackoff
+from statestore_client.server.kvstore.peers import PeerChanged, PeerEvent, PeerState, PeerStatus, SyncBackoff, SyncWaits
 from statestore_client.server.kvstore.sync import SyncSession
 from statestore_client.wire.kvstore.messages import (
     CompareRanges,
@@ -64,6 +64,10 @@ def test_the_wait_after_errors_doubles_and_a_success_begins_anew() -> None:
     assert backoff.retry_at <= 0.0
     backoff.fail(0.0, random)
     assert backoff.retry_at <= 4.0
+    backoff = SyncBackoff(SyncWaits(1.0, 3.0))
+    for full in (1, 2, 3, 3):
+        backoff.fail(1000.0, random)
+        assert 1000.0 + 0.75 * full <= backoff.retry_at <= 1000.0 + full
 
 
 def greeted(**more: object) -> OneSite:

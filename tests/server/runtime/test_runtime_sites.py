@@ -35,7 +35,8 @@ from statestore_client.kvstore import LostKey, SiteClient
 from statestore_client.server import EmbeddedServer, Hooks, SiteSynced
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.members import DOWN_S, SiteSettings
-from statestore_client.server.kvstore.replica import Replica
+from statestore_client.server.kvstore.peers import SyncWaits
+from statestore_client.server.kvstore.replica import FloodRate, Replica
 from statestore_client.server.runtime import sites
 from statestore_client.server.runtime.security import site_keys
 from statestore_client.server.runtime.security.site_keys import SiteKeys
@@ -286,6 +287,11 @@ async def test_bad_addresses_are_refused() -> None:
         ({"listen": _ANYWHERE, "key_ttl_s": "5"}, "key_ttl_s must be"),
         ({"listen": _ANYWHERE, "flood_rate": 0}, "flood_rate must be a whole number of at least 1"),
         ({"listen": _ANYWHERE, "flood_rate": 1.5}, "flood_rate must be a whole number"),
+        ({"listen": _ANYWHERE, "flood_burst": 5}, "there is none"),
+        ({"listen": _ANYWHERE, "flood_rate": 5, "flood_burst": 0}, "flood_burst must be a whole number"),
+        ({"listen": _ANYWHERE, "sync_timeout_s": -1}, "sync_timeout_s must be a number of seconds"),
+        ({"listen": _ANYWHERE, "sync_backoff_s": 0}, "sync_backoff_s must be a number of seconds of at least 0.1"),
+        ({"listen": _ANYWHERE, "sync_max_backoff_s": 3}, "sync_max_backoff_s must be .* of at least 4"),
         ({"listen": _ANYWHERE, "max_keys": 0}, "max_keys must be a whole number of at least 1"),
         ({"listen": _ANYWHERE, "max_bytes": "1"}, "max_bytes must be a whole number"),
         ({"name": None}, "must be a text"),
@@ -583,6 +589,23 @@ def test_a_busy_socket_does_not_hold_up_another_one() -> None:
 
 
 # -- the program that has the site inside ------------------------------------------------------------------------------
+
+
+async def test_what_is_settable_gets_to_where_it_counts() -> None:
+    """The time-out of the first sync, the waits after failures, and what may leave at once."""
+    settings = {"sync_timeout_s": 3.0, "sync_backoff_s": 1.0, "sync_max_backoff_s": 2.0}
+    endpoints = SiteEndpoints(name="a", listen=_ANYWHERE, flood_rate=5, flood_burst=7, **settings)
+    peering = SitePeering.of(endpoints, Random(1), 0)
+    try:
+        assert peering.site.settings.sync_timeout_s == 3.0
+        assert peering.site.settings.waits == SyncWaits(1.0, 2.0)
+        assert peering.site.settings.flood_rate == FloodRate(5, 7)
+    finally:
+        peering.close()
+    peering = SitePeering.of(SiteEndpoints(name="a", peers=("tcp://127.0.0.1:1",), flood_rate=5), Random(1), 0)
+    peering.close()
+    assert peering.site.settings.sync_timeout_s == 10.0
+    assert peering.site.settings.flood_rate == FloodRate(5, 5)
 
 
 def test_the_program_of_a_site_is_told_when_it_has_synced() -> None:

@@ -13,17 +13,19 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 import attrs
+import pytest
 from support.ports import reserved_port
 from support.raft_peers import tool_folder
 from support.waiting import eventually
 
-__all__ = ["BROKERS", "MOSQUITTO", "ForeignBroker"]
+__all__ = ["BROKERS", "MOSQUITTO", "ForeignBroker", "hosted_store", "skip_without"]
 
 _HERE: Final = Path(__file__).parent
 _START_TIMEOUT_S: Final = 60.0
@@ -156,6 +158,25 @@ class ForeignBroker:
                 yield f"mqtt://127.0.0.1:{port}"
             finally:
                 process.kill()  # its data is thrown away
+
+
+@contextmanager
+def hosted_store(url: str, folder: Path) -> Iterator[None]:
+    """``statestore serve --broker`` that says it is ready, with its data in this folder."""
+    command = [sys.executable, "-m", "statestore_client.cli", "serve", "--broker", url, "--data", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith(b"hosting the state store on ")
+            yield
+        finally:
+            process.terminate()
+
+
+def skip_without(kind: ForeignBroker) -> None:
+    """Skips where it cannot be had, and fails where the tools are required."""
+    if (missing := kind.why_not()) is not None:
+        (pytest.fail if os.environ.get("STATESTORE_REQUIRE_TOOLS") else pytest.skip)(missing)
 
 
 def _listens(port: int) -> bool:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
 import pytest
 from click.testing import CliRunner
-from foreign_brokers import BROKERS, ForeignBroker
+from foreign_brokers import BROKERS, ForeignBroker, hosted_store, skip_without
 from support.shells import Shell
 
 from statestore_client import (
@@ -40,8 +36,7 @@ class Running:
 def broker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One of each kind; skips where it cannot be had, and fails where the tools are required."""
     kind: ForeignBroker = request.param
-    if (missing := kind.why_not()) is not None:
-        (pytest.fail if os.environ.get("STATESTORE_REQUIRE_TOOLS") else pytest.skip)(missing)
+    skip_without(kind)
     with kind.running(tmp_path_factory.mktemp("broker")) as url:
         yield Running(kind, url)
 
@@ -77,25 +72,12 @@ def test_without_a_store_the_client_says_so(broker: Running) -> None:
 # -- with a hosted store -----------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def host(broker: Running, folder: Path) -> Iterator[None]:
-    """``statestore serve --broker`` that says it is ready."""
-    command = [sys.executable, "-m", "statestore_client.cli", "serve", "--broker", broker.url, "--data", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith(b"hosting the state store on ")
-            yield
-        finally:
-            process.terminate()
-
-
 @pytest.mark.parametrize("name", ["sync", "aio"])
 async def test_all_that_a_store_has(broker: Running, tmp_path: Path, name: str, executor: ThreadPoolExecutor) -> None:
     """Get, set, a pipeline, a lock with its token, a listing and a watch, in both shells. paho-mqtt would end the
     connection to mochi-mqtt for a PUBACK with reason code 0x01."""
     shell, prefix, many = Shell(name, "native", executor), f"{name}/", broker.kind.pipeline
-    with host(broker, tmp_path / "data"):
+    with hosted_store(broker.url, tmp_path / "data"):
         async with shell.client(broker.url) as store:
             assert (await store.set(f"{prefix}k", b"1")).applied
             assert (await store.get(f"{prefix}k")).value == b"1"

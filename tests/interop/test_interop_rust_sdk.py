@@ -1,4 +1,6 @@
-"""The official Rust SDK's state store, lease and lock clients against our server, beside our clients."""
+"""The official Rust SDK's state store, lease and lock clients against our server, and against a store that is hosted on
+mosquitto, beside our clients.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,11 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeAlias
 
+import attrs
 import pytest
+from foreign_brokers import MOSQUITTO, hosted_store, skip_without
 from rust_sdk import Change, RustClient, RustSdkError
 from support.shells import Shell
 from support.waiting import until
@@ -20,11 +25,42 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.timeout(600)]  
 Start = Callable[[str], RustClient]
 
 
+@attrs.frozen
+class Hosted:
+    """A store on mosquitto."""
+
+    url: str
+
+    @property
+    def port(self) -> int:
+        """Of mosquitto."""
+        return int(self.url.rpartition(":")[2])
+
+
+Place: TypeAlias = EmbeddedServer | Hosted
+
+#: These take a store wherever it is. The hosted one takes turns.
+anywhere = pytest.mark.parametrize(
+    "place", ["served", pytest.param("hosted", marks=(pytest.mark.ci, pytest.mark.turns(3)))], indirect=True
+)
+
+
 @pytest.fixture
-def start(rust_program: Path, server: EmbeddedServer) -> Iterator[Start]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """The store; our server's, if the test does not say otherwise."""
+    if getattr(request, "param", "served") == "served":
+        yield request.getfixturevalue("server")
+        return
+    skip_without(MOSQUITTO)
+    with MOSQUITTO.running(tmp_path, "set_tcp_nodelay true") as url, hosted_store(url, tmp_path / "data"):
+        yield Hosted(url)
+
+
+@pytest.fixture
+def start(rust_program: Path, place: Place) -> Iterator[Start]:
     """Start an application on the SDK, by its client id."""
     with ExitStack() as running:
-        yield lambda client_id: running.enter_context(RustClient(rust_program, server.port, client_id))
+        yield lambda client_id: running.enter_context(RustClient(rust_program, place.port, client_id))
 
 
 @pytest.fixture
@@ -38,11 +74,10 @@ def _asked(server: EmbeddedServer, client_id: str, *words: bytes) -> bool:
     return any(m.client_id == client_id and sent in m.payload for m in server.messages)
 
 
-async def test_values_and_versions_are_the_same_for_both(
-    shell: Shell, server: EmbeddedServer, rust: RustClient
-) -> None:
+@anywhere
+async def test_values_and_versions_are_the_same_for_both(shell: Shell, place: Place, rust: RustClient) -> None:
     """What the SDK or our client writes, the other reads with the same version, and a missing key has none."""
-    async with shell.client(server.url) as store:
+    async with shell.client(place.url) as store:
         assert (rust.get(b"k").value, rust.get(b"k").version) == (None, None)
         written = rust.set(b"k", b"\x00of rust\r\n")
         item = await store.get("k")
@@ -54,6 +89,7 @@ async def test_values_and_versions_are_the_same_for_both(
         assert await store.get("k") is None
 
 
+@anywhere
 def test_conditions_and_deletions(rust: RustClient) -> None:
     """NX, NEX, DEL and VDEL say in the SDK's types whether they were applied, for empty and large values too."""
     assert rust.set(b"k", b"1", condition="nx").value is True
@@ -80,20 +116,22 @@ async def test_an_expired_key_is_gone_for_the_sdk(server: EmbeddedServer, rust: 
     assert rust.get(b"k").value is None
 
 
-async def test_all_keys_are_listed(shell: Shell, server: EmbeddedServer, rust: RustClient) -> None:
+@anywhere
+async def test_all_keys_are_listed(shell: Shell, place: Place, rust: RustClient) -> None:
     """The SDK's pager yields each matching key over several pages, and ends."""
     keys = [f"line/{number:04}" for number in range(2_500)]
-    async with shell.client(server.url) as store:
+    async with shell.client(place.url) as store:
         await store.set_many([(key, b"") for key in [*keys, "other"]])
     assert sorted(rust.keys(b"line/*")) == [key.encode() for key in keys]
 
 
-async def test_changes_reach_an_observer(shell: Shell, server: EmbeddedServer, rust: RustClient) -> None:
+@anywhere
+async def test_changes_reach_an_observer(shell: Shell, place: Place, rust: RustClient) -> None:
     """The SDK's observer gets each change once, in order, with the writer's version, and nothing after it ends."""
     rust.observe(b"k")
     with pytest.raises(RustSdkError, match=r"^DuplicateObserve$"):
         rust.observe(b"k")
-    async with shell.client(server.url) as store:
+    async with shell.client(place.url) as store:
         first = await store.set("k", b"1")
         second = await store.set("k", b"2")
         deleted = await store.delete("k")
@@ -109,6 +147,7 @@ async def test_changes_reach_an_observer(shell: Shell, server: EmbeddedServer, r
         assert rust.notification(b"k") == Change(b"k", b"3", str(last.version))
 
 
+@anywhere
 def test_refusals_have_their_names(rust: RustClient) -> None:
     """The SDK knows each error text of our server as one of its kinds."""
     old = rust.acquire(b"job")
@@ -158,11 +197,12 @@ async def test_a_lock_goes_from_rust_to_python_and_back(shell: Shell, server: Em
             await store.set("state", b"late", fencing_token=lease.fencing_token)
 
 
-async def test_a_renewed_lease_stays_with_rust(shell: Shell, server: EmbeddedServer, rust: RustClient) -> None:
+@anywhere
+async def test_a_renewed_lease_stays_with_rust(shell: Shell, place: Place, rust: RustClient) -> None:
     """The SDK's lease renews itself with newer tokens, and nobody else gets the lock meanwhile."""
     first = rust.acquire(b"job", expiry_ms=20_000, renewal_ms=50)
     await until(lambda: (rust.token(b"job") or "") > first, "a renewal")
-    async with shell.client(server.url) as store:
+    async with shell.client(place.url) as store:
         assert await store.lock("job").try_acquire() is None
         newest = rust.token(b"job")
         rust.release(b"job")

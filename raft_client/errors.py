@@ -22,7 +22,7 @@
     ├── ProtocolError                          the other side broke the protocol, with frame and byte
     ├── LogError                               about the entries that were asked for
     │   ├── OutOfDateLogError                  the peer's log ends before the index that was asked for
-    │   ├── TermMismatchError                  the entry at the position has another term: it is another log
+    │   ├── TermMismatchError                  the position has another entry there: it is another log
     │   └── HistoryOutrunError                 the log was compacted beyond the index that was asked for
     ├── PipelineError                          a Spark pipeline and its checkpoint do not fit what the log says of it
     ├── SubscriberOverflowError                a reader fell behind its bounded queue
@@ -292,11 +292,11 @@ class OutOfDateLogError(LogError):
 
 
 class TermMismatchError(LogError):
-    """The entry at the position that was given has another term: this is not the log that the position is of.
+    """The entry at the position that was given has another term or request id: the position is of another log.
 
     The cluster lost its disks, or it is another cluster. What was read before does not belong to this log: read it from
-    the start. ``index`` and ``term`` are the position's, ``found_term`` is the log's; of an entry that exists only in a
-    snapshot, that of the snapshot. (Raft, "Log Matching Property")
+    the start. ``index`` and ``term`` are the position's, ``found_term`` is the log's, which may be the same; of an
+    entry that exists only in a snapshot, that of the snapshot. (Raft, "Log Matching Property")
     """
 
     def __init__(self, message: str = "", *, index: int = 0, term: int = 0, found_term: int = 0) -> None:

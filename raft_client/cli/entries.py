@@ -265,7 +265,7 @@ _LAST: Final = 10
     "--after",
     metavar="POSITION",
     callback=to_position,
-    help="Begin after this INDEX, or INDEX@TERM (which is checked).",
+    help="Begin after this INDEX, or INDEX@TERM@ID (which is checked).",
 )
 @click.option("-n", "--last", type=click.IntRange(min=0), help=f"This many at the end of the log. Default: {_LAST}.")
 @click.option("-f", "--follow", is_flag=True, help="Go on with new entries, until Ctrl-C.")
@@ -291,8 +291,8 @@ def tail(
 
     Entries come in order and each one once, also while leaders change. DATA is printed as it is and may contain line
     feeds of its own; on a terminal they are escapes. Scripts should use --json. To go on where it ended, give the last
-    INDEX with --after, or INDEX@TERM, the index and term of its last line of JSON. Exit code 1 when the log ends before
-    that, was compacted there, or has another term there.
+    INDEX with --after, or INDEX@TERM@ID, the index, term and request_id of its last line of JSON. Exit code 1 when the
+    log ends before that, was compacted there, or has another entry there.
     """
     if sum(option is not None for option in (start, after, last)) > 1:
         raise click.UsageError("give only one of --from, --after and --last")

@@ -162,7 +162,7 @@ def delete_key(keys: Sequence[str], *, request_id: str | None, json_output: bool
     "--after",
     metavar="POSITION",
     callback=to_position,
-    help="Begin after this INDEX, or INDEX@TERM (which is checked). Default: now.",
+    help="Begin after this INDEX, or INDEX@TERM@ID (which is checked). Default: now.",
 )
 @click.option("--relist", is_flag=True, help="Where the log was compacted after --after, print the snapshot first.")
 @click.option("--progress", is_flag=True, help="Also print up to where nothing was missed, and if no leader is heard.")

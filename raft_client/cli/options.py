@@ -34,7 +34,7 @@ class Index(click.IntRange):
 
 
 def to_position(_context: click.Context, _option: click.Parameter, value: str | None) -> Position | None:
-    """Parse an option ``INDEX`` or ``INDEX@TERM``. A term is compared with that of the log."""
+    """Parse an option ``INDEX``, ``INDEX@TERM`` or ``INDEX@TERM@ID``. The log must have that term and id there."""
     try:
         return None if value is None else Position.parse(value)
     except InvalidArgumentError as error:

@@ -17,8 +17,8 @@ Invariant: the batches handed out are entries with consecutive indexes, and snap
 first entry after a snapshot follows its index. A snapshot whose last chunk did not come is void: the entries or the
 snapshot after it start again from the index before it.
 Invariant: all chunks of a snapshot come from one peer over one link. When that changes, the snapshot starts again.
-Invariant: what was handed out ends at ``taken``. When a term is known of the entry to start after, that entry is asked
-for as well, and nothing is handed out before its term was found to be the same.
+Invariant: what was handed out ends at ``taken``. When the term or the id is known of the entry to start after, that
+entry is asked for as well, and nothing is handed out before both were found to be the same.
 Invariant: :meth:`Cursor.position` is after the last item that was handed out, and never after one that was not.
 
 Source: ØMQ Raft protocol, "RequestEntries RPC"; facts §1.4.
@@ -43,7 +43,14 @@ from raft_client.errors import (
 )
 from raft_client.wire.client_requests import LogInfoReply, RequestLogInfo
 from raft_client.wire.frames import MAX_UINT
-from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk, SnapshotProgress, position_after
+from raft_client.wire.log_entry import (
+    LogEntry,
+    Position,
+    SnapshotChunk,
+    SnapshotProgress,
+    newest_id,
+    position_after,
+)
 from raft_client.wire.streams import EntriesReply, EntriesStatus, RequestEntries
 
 #: What a stream may hold for a slow consumer, beside the five messages that the peer has sent already.
@@ -90,18 +97,21 @@ class EntriesStream:
     """The entries after ``after``: ``count`` of them, or up to what the leader has applied.
 
     Snapshot chunks do not count. ``count=0`` asks for the snapshot alone, and hands out nothing when there is none.
-    ``learn`` asks for the entry at ``after``, too, for the sake of its term. The result is the index of the last entry.
-    Errors: HistoryOutrunError (see :class:`SnapshotPolicy`), OutOfDateLogError when the log ends before ``after``,
-    TermMismatchError when it has another term there, ProtocolError.
+    ``learn`` asks for the entry at ``after``, too, for the sake of its term and id. The result is the index of the last
+    entry. Errors: HistoryOutrunError (see :class:`SnapshotPolicy`), OutOfDateLogError when the log ends before
+    ``after``, TermMismatchError when it has another entry there, ProtocolError.
     """
 
     __slots__ = (
         "_asked_after",
+        "_back",
         "_breaks",
         "_buffer_bytes",
         "_confirms",
+        "_entry_id",
         "_ident",
         "_lags",
+        "_learns",
         "_offset",
         "_owed",
         "_policy",
@@ -145,7 +155,11 @@ class EntriesStream:
         #: The index up to which everything was received.
         self.position: int = start.index
         self._term = start.term  # of the entry there; 0 while it is not known
-        self._confirms = start.index > 0 and (start.term > 0 or learn)  # the term there is to be checked, or learnt
+        self._entry_id = start.entry_id  # of that entry, or the newest one before it that has an id; likewise
+        # What is known of it is to be checked, or learnt.
+        self._confirms = start.index > 0 and (start.term > 0 or start.entry_id != b"" or learn)
+        self._learns = learn
+        self._back = 0  # so many entries there have no id: the one before them tells whether the log is the same
         self._asked_after = start.index  # by the request under way
         self._taken = start
         self._refused: SnapshotChunk | None = None  # where the history begins; how far it goes is being asked
@@ -167,8 +181,8 @@ class EntriesStream:
 
     @property
     def received(self) -> Position:
-        """Everything up to here was received; ``position``, with its term."""
-        return Position(self.position, self._term)
+        """Everything up to here was received; ``position``, with what is known of its entry."""
+        return Position(self.position, self._term, self._entry_id)
 
     @property
     def taken(self) -> Position:
@@ -186,8 +200,8 @@ class EntriesStream:
         count = self._remaining if self._remaining != 0 else 1
         self._asked_after = self.position
         if self._confirms:
-            self._asked_after -= 1
-            count = None if count is None else min(count + 1, MAX_UINT)
+            self._asked_after -= 1 + self._back
+            count = None if count is None else min(count + 1 + self._back, MAX_UINT)
         offset, self._offset = self._offset, None
         return RequestEntries(self._ident, self._asked_after, count, offset).to_frames()
 
@@ -195,6 +209,7 @@ class EntriesStream:
         """Another peer: its snapshot of the same state need not have the same bytes, so it has to start anew."""
         self._snapshot.restart()
         self._offset = None
+        self._back = 0
 
     def stop(self) -> list[bytes]:
         """The follow-up that ends the stream early. The peer does not answer it."""
@@ -215,15 +230,15 @@ class EntriesStream:
         is_last = reply.status is EntriesStatus.LAST
         last_index = self.position if reply.last_index is None else reply.last_index
         first_index = reply.entries[0].index if reply.entries else last_index + 1
-        due = self.position if self._confirms else self.position + 1
+        due = self.position - self._back if self._confirms else self.position + 1
         if first_index > due:
             return self._break(f"the entry {first_index} came instead of {due}")
         if is_last and last_index < self.position:
             return self._lag(last_index)
-        if self._confirms and last_index >= self.position:
-            mismatch = self._confirm(reply.entries[self.position - first_index].term)
-            if mismatch is not None:
-                return Failed(mismatch, last=self.stop())
+        if self._confirms and last_index >= due:
+            verdict = self._confirm_by_entry(reply.entries[due - first_index])
+            if verdict is not None:
+                return verdict
         self._take_entries(reply.entries[self.position + 1 - first_index :], size)
         if is_last:
             return Finished(self.position)
@@ -238,11 +253,30 @@ class EntriesStream:
         if not entries:
             return  # all of them came before
         self.position, self._term = entries[-1].index, entries[-1].term
+        self._entry_id = newest_id(entries) or self._entry_id
         self._snapshot.restart()
         self._push(entries, size)
 
-    def _confirm(self, term: int) -> RaftError | None:
-        """The term of the entry at ``position``: it is learnt, or must be the one that is known."""
+    def _confirm_by_entry(self, entry: LogEntry) -> Verdict | None:
+        """Compare the entry at ``position`` with what is known of it, or learn it. One without an id is compared by
+        that before it, which is asked for."""
+        if not self._back:
+            if self._term not in (0, entry.term):
+                error = self._mismatch(entry.term, f"has the term {entry.term} there")
+                return Failed(error, last=self.stop())
+            self._term = entry.term
+        if (self._entry_id or self._learns) and not entry.entry_id and entry.index > 1:
+            self._back += 1
+            return Again(self.stop())
+        if self._entry_id and entry.entry_id != self._entry_id:
+            text = f"has the request id {entry.request_id} at {entry.index} in place of {self._entry_id.hex()}"
+            return Failed(self._mismatch(self._term, text), last=self.stop())
+        self._entry_id = entry.entry_id
+        self._confirms = False
+        return None
+
+    def _confirm_by_end(self, term: int) -> RaftError | None:
+        """By the term of the entry at ``position``, where a snapshot ends: it is learnt, or must be the same."""
         if self._term not in (0, term):
             return self._mismatch(term, f"has the term {term} there")
         self._term = term
@@ -251,8 +285,11 @@ class EntriesStream:
 
     def _confirm_by(self, chunk: SnapshotChunk) -> Verdict | None:
         """As far as a snapshot can tell: terms never go down."""
+        if self._back and chunk.index < self.position:  # what is there was compared, and nothing before it is left
+            self._confirms = False
+            return Again(self.stop())
         if chunk.index == self.position:  # it ends right there, and the entries after it can be had
-            mismatch = self._confirm(chunk.term)
+            mismatch = self._confirm_by_end(chunk.term)
             return Again(self.stop()) if mismatch is None else Failed(mismatch, last=self.stop())
         if chunk.term < self._term:
             text = f"has a snapshot up to {chunk.index} of the term {chunk.term}"
@@ -265,7 +302,7 @@ class EntriesStream:
         return TermMismatchError(text, index=self.position, term=self._term, found_term=found)
 
     def _receive_chunk(self, chunk: SnapshotChunk) -> Verdict:
-        if self._confirms and chunk.index >= self.position:
+        if self._confirms and (chunk.index >= self.position or self._back):
             verdict = self._confirm_by(chunk)
             if verdict is not None:
                 return verdict
@@ -277,7 +314,7 @@ class EntriesStream:
         self.snapshot_index = chunk.index
         if self._policy is SnapshotPolicy.SKIP:
             stop = self.stop()
-            self.position, self._term = chunk.index, chunk.term
+            self.position, self._term, self._entry_id = chunk.index, chunk.term, b""
             return Again(stop) if self._remaining != 0 else Finished(self.position, last=stop)
         return self._deliver_chunk(chunk)
 
@@ -295,7 +332,7 @@ class EntriesStream:
             return self._break(f"the snapshot does not go on at {self._offset}")
         if not self._snapshot.complete:
             return self._follow_up(RequestEntries(self._ident, self._asked_after))
-        self.position, self._term = chunk.index, chunk.term
+        self.position, self._term, self._entry_id = chunk.index, chunk.term, b""
         self._snapshot.restart()
         if self._remaining == 0:
             return Finished(self.position)  # the peer forgets the stream with the last chunk of its own accord
@@ -404,4 +441,5 @@ class Cursor:
             return taken
         if isinstance(self._batch, SnapshotChunk) or left == len(self._batch):
             return self._before
-        return self._batch[-1 - left].position
+        found = self._batch[-1 - left].position
+        return found if found.entry_id else position_after(self._batch[:-left], self._before)

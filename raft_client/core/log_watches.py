@@ -70,10 +70,10 @@ class EventHistory:
         skip = index + 1 - self._entries[0].index if self._entries else -1
         return islice(self._entries, skip, None) if skip >= 0 else ()
 
-    def term_of(self, index: int) -> int:
-        """The term of the entry at ``index``; 0 when it is not there."""
+    def position_of(self, index: int) -> Position:
+        """What is known of the entry at ``index``: its index alone when it is not there."""
         skip = index - self._entries[0].index if self._entries else -1
-        return self._entries[skip].term if 0 <= skip < len(self._entries) else 0
+        return self._entries[skip].position if 0 <= skip < len(self._entries) else Position(index)
 
     def clear(self) -> None:
         """Forget them all: the next one has any index."""
@@ -100,6 +100,7 @@ class LogWatches:
         self._live: SelectorIndex[WatchState] = SelectorIndex()
         self._recent = EventHistory(_RECENT_BYTES)
         self._calls: dict[Call, WatchState] = {}  # questions where the log ends, and readers
+        self._confirming: set[Call] = set()  # of those, what reads nothing but the entry at the start of a watch
         self._paused: dict[WatchState, float] = {}  # until when they wait before they read again, monotonic seconds
 
     def next_deadline(self) -> float | None:
@@ -125,6 +126,7 @@ class LogWatches:
         self._paused.pop(watch, None)
         for call in (watch.question, watch.reader):
             if call is not None and self._calls.pop(call, None) is not None:
+                self._confirming.discard(call)
                 self._table.actions.append(Cancel(call, call.stop() if isinstance(call, EntriesStream) else None))
         watch.question = watch.reader = None
 
@@ -148,6 +150,17 @@ class LogWatches:
         after = watch.seen if watch.confirms else watch.seen.index
         watch.reader = EntriesStream(self._table.ident, after, snapshot=policy, buffer_bytes=_READER_BYTES)
         watch.read_from = watch.seen
+        self._submit(watch.reader, watch)
+
+    def confirm(self, watch: WatchState, after: Position) -> None:
+        """Find out whether the log is the one that the start is of. Then its source goes on, or it ends.
+
+        Where that entry was compacted nobody can tell, but the source may still know what follows.
+        """
+        watch.start_after(after)
+        watch.phase, watch.read_from = Phase.BEHIND, after
+        watch.reader = EntriesStream(self._table.ident, after, count=0, snapshot=SnapshotPolicy.REFUSE)
+        self._confirming.add(watch.reader)
         self._submit(watch.reader, watch)
 
     def _submit(self, call: Call, watch: WatchState) -> None:
@@ -187,7 +200,10 @@ class LogWatches:
             return
         if isinstance(call, EntriesStream):
             self._drain(watch, call, now)
-        self._table.end(watch, error)
+        if self._only_confirmed(call) and isinstance(error, HistoryOutrunError):
+            self._go_on(watch)
+        else:
+            self._table.end(watch, error)
 
     def tick(self, now: float) -> None:
         """Time has passed."""
@@ -237,7 +253,7 @@ class LogWatches:
         while (batch := subscription.next_batch(now)) is not None:
             if not isinstance(batch, SnapshotChunk):
                 self._offer(batch)
-        table.position = max(table.position, subscription.taken)  # the term where it began is learnt
+        table.position = max(subscription.taken, table.position)  # what it began after is learnt
         table.actions += subscription.take_actions()
         if subscription.error is not None and subscription is self.subscription:
             self._subscription_ended(subscription.error, now)
@@ -265,7 +281,7 @@ class LogWatches:
         """Each entry is decoded once, and remembered."""
         table = self._table
         for entry in entries:
-            before, table.position = table.position, entry.position
+            before, table.position = table.position, position_after((entry,), table.position)
             self._recent.append(entry)
             if entry.is_state and self._live:
                 self._offer_entry(entry, before)
@@ -320,11 +336,11 @@ class LogWatches:
     def _confirm(self, watch: WatchState) -> None:
         """From what is known here; else its reader asks."""
         seen, known = watch.seen, self._table.position
-        term = known.term if known.index == seen.index else self._recent.term_of(seen.index)
-        watch.confirms = not term
-        if term and term != seen.term:
-            text = f"the entry {seen.index} was of the term {seen.term}, and the log has the term {term} there"
-            error = TermMismatchError(f"{text}: it is another log", index=seen.index, term=seen.term, found_term=term)
+        found = known if known.index == seen.index else self._recent.position_of(seen.index)
+        watch.confirms = not found.term or (seen.entry_id != b"" and not found.entry_id)
+        if seen.contradicts(found):
+            text = f"the watch is to go on after {seen}, and the log has {found} there: it is another log"
+            error = TermMismatchError(text, index=seen.index, term=seen.term, found_term=found.term)
             self._table.end(watch, error)
 
     def _replay(self, watch: WatchState) -> None:
@@ -347,12 +363,19 @@ class LogWatches:
                 self._table.actions.append(Restart(reader, last))
 
     def _reader_finished(self, watch: WatchState, reader: EntriesStream, now: float) -> None:
+        only_confirmed = self._only_confirmed(reader)
         self._drain(watch, reader, now)
         if watch.phase is Phase.BEHIND:
             is_lagging = self._table.source is not self or watch.seen.index < self._table.position.index
-            if is_lagging and watch.seen.index == watch.read_from.index:
+            if is_lagging and not only_confirmed and watch.seen.index == watch.read_from.index:
                 self._paused[watch] = now + _READ_AGAIN_S
             self._go_on(watch)
+
+    def _only_confirmed(self, call: Call) -> bool:
+        """Whether the call that is over was to read nothing. Asked once."""
+        was_confirming = call in self._confirming
+        self._confirming.discard(call)
+        return was_confirming
 
     def _drain(self, watch: WatchState, reader: EntriesStream, now: float) -> None:
         """The reader is done: take all it has, room or not. It never holds much."""
@@ -370,7 +393,7 @@ class LogWatches:
             return
         for entry in batch:
             if watch.phase is Phase.BEHIND and entry.index > watch.seen.index:
-                watch.seen = entry.position
+                watch.seen = position_after((entry,), watch.seen)
                 if entry.is_state:
                     self._take_entry(watch, entry)
 

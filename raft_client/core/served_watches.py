@@ -90,8 +90,13 @@ class ServedWatches:
     # -- what is wanted ------------------------------------------------------------------------------------------------
 
     def begin(self, watch: WatchState) -> None:
-        """Serve this watch from where it is; nothing if that is under way."""
-        if watch.served is None:
+        """Serve this watch from where it is; nothing if that is under way.
+
+        The leader compares terms. If the id of an entry is known, too, the log is asked first whether it has that.
+        """
+        if watch.served is None and watch.started_after is None and watch.after is not None and watch.after.entry_id:
+            self._log.confirm(watch, watch.after)
+        elif watch.served is None:
             self._to_begin[watch] = None
             if self._call is None:
                 self._call = SessionCall(self._table.ident, self._session_reply)
@@ -162,7 +167,7 @@ class ServedWatches:
                     self._due.clear()
                     self._begin_again(list(self._watches))
             case WatchProgress() if reply.session == self._session.number:
-                self._progress(reply.position)
+                self._progress(reply.place)
             case NoSession() if reply.session == self._session.number != 0:
                 self._begin_again(list(self._watches))
         if isinstance(reply, WatchProgress | NoSession):
@@ -197,7 +202,7 @@ class ServedWatches:
         if watch is None:  # it ended before it was sent, so the leader was not told
             self._cancel(call)
         else:
-            self._serve(watch, reply.applied)
+            self._serve(watch, reply.place)
         self._begin_some()
 
     def _serve(self, watch: WatchState, applied: Position) -> None:

@@ -427,7 +427,7 @@ class Subscription:
         if was_empty:
             self._taken = self._position
         self._queue.push(entries[max(0, self._position.index + 1 - entries[0].index) :])
-        self._position = entries[-1].position
+        self._position = position_after(entries, self._position)
         if was_empty:  # a consumer waits for an empty queue only
             self.notify()
 
@@ -469,7 +469,7 @@ class Subscription:
             return
         if not self._queue:
             self._taken = reader.taken
-        self._position = max(self._position, reader.received)
+        self._position = max(reader.received, self._position)  # of the same place the reader may have learnt the id
         self._known = max(self._known, self._position.index)
         while (batch := reader.next_batch(now)) is not None:
             self._queue.push(batch)

@@ -183,7 +183,7 @@ class WatchState:
         """Its start is known. Nothing happens if it was before."""
         if self.started_after is None:
             self.started_after = self.seen = self.handed_out = position
-            self.confirms = position.index > 0 and position.term > 0
+            self.confirms = position.index > 0 and (position.term > 0 or position.entry_id != b"")
 
     @property
     def idle(self) -> bool:

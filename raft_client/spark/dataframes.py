@@ -56,7 +56,8 @@ def read_entries(
 
     Entries with which Spark's pipelines mark their batches in the log are left out, unless ``markers`` is true.
 
-    ``after`` is an index, or the position of the last entry of an earlier read: ``Position(index, term)`` of its row.
+    ``after`` is an index, or the position of the last entry of an earlier read: ``Position(index, term,
+    request_id)`` of its row.
 
     It asks the leader at once, and raises :class:`~raft_client.SettingsError` for unusable arguments,
     :class:`~raft_client.OutOfDateLogError` when the log ends before the range does,

@@ -117,7 +117,7 @@ def _to_position(value: Position | int | str) -> Position:
     try:
         return Position.parse(value) if isinstance(value, str) else Position.of(value)
     except InvalidArgumentError:
-        raise SettingsError(f"after must be a log index or INDEX@TERM, not {value!r}") from None
+        raise SettingsError(f"after must be a log index or INDEX@TERM@ID, not {value!r}") from None
 
 
 @attrs.frozen(kw_only=True)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 #
 #     {"format": 1, "after": "400@3", "until": "1400@3", "tasks": 2}
 #
-#     after ... until   positions, INDEX@TERM: the batch has the entries after the first one, up to the last one
+#     after ... until   positions, INDEX@TERM@ID: the batch has the entries after the first one, up to the last one
 #     tasks             into how many ranges of equal length the batch is cut
 #     snapshot          true: before the entries, the batch has the snapshot at ``after`` as a row
 #
@@ -216,7 +216,7 @@ class StreamPlanner:
             return start
         if max_bytes is not None and end > reached:
             end = self._end_of_bytes(reached, end, max_bytes)
-        found = begin.next(Position(end, self._term(end)), self._options.min_partitions)
+        found = begin.next(self._place(end), self._options.min_partitions)
         return found.with_snapshot() if delivers else found
 
     def _begin(self, start: StreamOffset) -> tuple[StreamOffset, bool]:
@@ -270,12 +270,16 @@ class StreamPlanner:
             confirm(self._open(), position)
         self._confirmed = True
 
-    def _term(self, index: int) -> int:
-        """The term of an entry; 0, which nobody checks, when it was compacted in this moment."""
+    def _place(self, index: int) -> Position:
+        """The position of an entry; its index alone, which nobody checks, when it was compacted in this moment."""
         with self._open().entries(index - 1, 1, snapshot=SnapshotPolicy.SKIP) as stream:
             batch = stream.next_batch()
         found = batch[0] if isinstance(batch, Sequence) else None
-        return found.term if isinstance(found, LogEntry) and found.index == index else 0
+        if not isinstance(found, LogEntry) or found.index != index:
+            return Position(index)
+        if found.entry_id or index == 1:
+            return found.position
+        return attrs.evolve(found.position, entry_id=self._place(index - 1).entry_id)
 
     def _open(self) -> RaftClient:
         if self._client is None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
 import attrs
 
@@ -30,7 +30,7 @@ from raft_client.wire.request_id import REQUEST_ID_BYTES, ZERO_REQUEST_ID, Reque
 # -- places in the log -------------------------------------------------------------------------------------------------
 
 
-_TEXT: Final = re.compile(r"(\d{1,16})(?:@(\d{1,16}))?", re.ASCII)
+_TEXT: Final = re.compile(r"(\d{1,16})(?:@(\d{1,16})(?:@([0-9a-f]{24}))?)?", re.ASCII)
 
 
 def _check_number(_position: object, attribute: attrs.Attribute[int], value: object) -> None:
@@ -40,28 +40,36 @@ def _check_number(_position: object, attribute: attrs.Attribute[int], value: obj
         )
 
 
+def _check_id(_position: object, _attribute: object, value: object) -> None:
+    if not isinstance(value, bytes) or len(value) not in (0, REQUEST_ID_BYTES):
+        raise InvalidArgumentError(f"the entry_id of a position has {REQUEST_ID_BYTES} bytes or none, not {value!r}")
+
+
 @attrs.frozen(order=True)
 class Position:
     """Everything up to the entry at ``index`` is done with; give it back as ``after`` to go on after it.
 
-    ``term`` is that of the entry at ``index``. One log has one term at one index for ever, so a reader that comes back
-    to another log, or to a cluster that lost its disks, gets :class:`~raft_client.TermMismatchError` instead of entries
-    that do not follow what it has. A term of 0 is not known, and nothing is checked.
+    ``term`` is that of the entry at ``index``, and ``entry_id`` are the 12 bytes of its request id, which no other
+    entry has in any log. The mark that a new leader writes has none: then it is that of the entry before. So a reader
+    that comes back to another log, or to a cluster that lost its disks, gets :class:`~raft_client.TermMismatchError`
+    instead of entries that do not follow what it has. What is not known, a term of 0 or an empty id, is not checked.
 
-    ``str(position)`` is ``"INDEX@TERM"``, or ``"INDEX"`` without a term; :meth:`parse` reads both. Positions of one log
-    are ordered. (Raft, "Log Matching Property")
+    ``str(position)`` is ``"INDEX@TERM@ID"``, with the id in 24 hex digits, or as much of it as is known; :meth:`parse`
+    reads each. Positions of one log are ordered; the id does not count when they are compared. (Raft, "Log Matching
+    Property")
     """
 
     index: int = attrs.field(validator=_check_number)
     term: int = attrs.field(default=0, validator=_check_number)
+    entry_id: bytes = attrs.field(default=b"", validator=_check_id, eq=False, repr=False)
 
     @classmethod
     def parse(cls, text: str) -> Position:
         """Read ``str(position)``. Raises InvalidArgumentError."""
         found = _TEXT.fullmatch(text) if type(text) is str else None
         if found is None:
-            raise InvalidArgumentError(f"a position is INDEX or INDEX@TERM, as 41@3, not {text!r}")
-        return cls(int(found[1]), int(found[2] or 0))
+            raise InvalidArgumentError(f"a position is INDEX, INDEX@TERM or INDEX@TERM@ID, as 41@3, not {text!r}")
+        return cls(int(found[1]), int(found[2] or 0), bytes.fromhex(found[3] or ""))
 
     @classmethod
     def of(cls, after: Position | int) -> Position:
@@ -74,15 +82,37 @@ class Position:
             )
         return cls(after)
 
+    def contradicts(self, found: Position) -> bool:
+        """Whether it is of another log than this one of the same index, as far as both are known."""
+        is_other_term = found.term != self.term and 0 not in (self.term, found.term)
+        return is_other_term or (found.entry_id != self.entry_id and b"" not in (self.entry_id, found.entry_id))
+
     def __str__(self) -> str:
+        if self.entry_id:
+            return f"{self.index}@{self.term}@{self.entry_id.hex()}"
         return f"{self.index}@{self.term}" if self.term else str(self.index)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"index": self.index, "term": self.term, "entry_id": self.entry_id}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in ({"entry_id": b""} | state).items():  # a pickle of an earlier version has no id
+            object.__setattr__(self, name, value)
 
 
 def position_after(batch: Sequence[LogEntry] | SnapshotChunk, before: Position) -> Position:
     """Where a reader is that was at ``before`` and took ``batch``. Within a snapshot, it is where it was."""
-    if isinstance(batch, Sequence):
-        return batch[-1].position if batch else before
-    return Position(batch.index, batch.term) if batch.is_last else before
+    if isinstance(batch, SnapshotChunk):
+        return Position(batch.index, batch.term) if batch.is_last else before
+    if not batch:
+        return before
+    found = batch[-1].position
+    return found if found.entry_id else attrs.evolve(found, entry_id=newest_id(batch) or before.entry_id)
+
+
+def newest_id(entries: Sequence[LogEntry]) -> bytes:
+    """The request id of the last of them that has one; empty if none has."""
+    return next((entry.entry_id for entry in reversed(entries) if entry.entry_id), b"")
 
 
 # -- entries -----------------------------------------------------------------------------------------------------------
@@ -93,6 +123,7 @@ MAX_ENTRY_DATA_BYTES: Final = 10 * 1024 * 1024
 #: The data of a checkpoint: MessagePack nil.
 CHECKPOINT_DATA: Final = b"\xc0"
 
+_NO_ID: Final = ZERO_REQUEST_ID.raw
 _KIND_OFFSET: Final = REQUEST_ID_BYTES
 _TERM_OFFSET: Final = _KIND_OFFSET + 1
 _TERM_BYTES: Final = 7
@@ -152,6 +183,12 @@ class LogEntry:
         return RequestId(self.frame[:_KIND_OFFSET])
 
     @property
+    def entry_id(self) -> bytes:
+        """The bytes of that; empty if it is all zeros."""
+        raw = self.frame[:_KIND_OFFSET]
+        return b"" if raw == _NO_ID else raw
+
+    @property
     def kind(self) -> EntryKind:
         """STATE for the entries that clients append."""
         return _KINDS[self.frame[_KIND_OFFSET]]
@@ -169,7 +206,7 @@ class LogEntry:
     @property
     def position(self) -> Position:
         """The place of the entry: store it when the entry is dealt with, and come back after it."""
-        return Position(self.index, self.term)
+        return Position(self.index, self.term, self.entry_id)
 
     @property
     def data(self) -> bytes:

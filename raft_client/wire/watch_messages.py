@@ -19,17 +19,20 @@ Seen         ``02``, session uint, messages uint          still here, and how ma
 reply          its frames                               what it says
 =============  =======================================  ==========================================================
 Watching       ``00``, session uint, index uint,        it has begun, in this session; the peer has applied that
-               term uint                                position
-Events         ``01``, index uint, term uint, changes   one entry: all of its changes that the watch wants, in its
-                                                        order; MessagePack ``[key, value or nil, key, ...]``, nil for
+               term uint, id                            position
+Events         ``01``, index uint, term uint, changes,  one entry: all of its changes that the watch wants, in its
+               id                                       order; MessagePack ``[key, value or nil, key, ...]``, nil for
                                                         a key that was deleted
 WatchProgress  ``02``, session uint, index uint,        of no watch of the session anything up to there is missing,
-               term uint, leads bool                    and all of it was sent before; whether the peer leads
+               term uint, leads bool, id                and all of it was sent before; whether the peer leads
 WatchEnded     ``03``, reason uint, oldest uint,        the watch is over, and nothing follows: 0 cancelled, 1 history
                index uint, term uint                    outrun, 2 too slow, 3 too many, 4 another log. Entries from
                                                         ``oldest`` on are known; the peer has applied that position
 NoSession      ``04``, session uint                     no watch of that session is left: begin them again
 =============  =======================================  ==========================================================
+
+``id`` belongs to the position: the request id of the newest entry up to there that has one. It is left out if it is not
+known.
 
 Source: ours, after the State Watch pattern; ``docs/decisions/0041-watches-of-the-peers.md``.
 """
@@ -50,6 +53,7 @@ from raft_client.wire.fields import (
     UINT,
     FieldMessage,
     FrameReader,
+    FrameType,
     check_bytes,
     check_uint,
     frame,
@@ -60,6 +64,7 @@ from raft_client.wire.fields import (
 from raft_client.wire.frames import encode_bool, encode_nuint, encode_uint, hot_value
 from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.log_entry import Position
+from raft_client.wire.request_id import REQUEST_ID_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,6 +164,13 @@ class EndReason(IntEnum):
     OTHER_LOG = 4  # ``after`` is no position of this log: read the keys again
 
 
+def _decode_entry_id(frame: bytes) -> bytes:
+    if len(frame) not in (0, REQUEST_ID_BYTES):
+        raise ProtocolError(f"the id of an entry has {REQUEST_ID_BYTES} bytes, not {len(frame)}")
+    return bytes(frame)
+
+
+_ENTRY_ID: Final = FrameType("", bytes, _decode_entry_id, check_bytes)
 _REASON: Final = numbered({reason: reason.value for reason in EndReason}, "the end of a watch")
 
 
@@ -171,6 +183,12 @@ class Watching(FieldMessage):
 
     session: int = frame(UINT)
     applied: Position = group(Position, index=UINT, term=UINT)
+    entry_id: bytes = frame(_ENTRY_ID, default=b"", optional=True)
+
+    @property
+    def place(self) -> Position:
+        """``applied``, with its id."""
+        return attrs.evolve(self.applied, entry_id=self.entry_id)
 
 
 @hot_value
@@ -184,14 +202,16 @@ class Events:
 
     def to_frames(self) -> list[bytes]:
         """The frames after the request id."""
-        return [encode_uint(_EVENTS), *_encode(self.position), _encode_changes(self.changes)]
+        frames = [encode_uint(_EVENTS), *_encode(self.position), _encode_changes(self.changes)]
+        return [*frames, self.position.entry_id] if self.position.entry_id else frames
 
     @classmethod
     def from_frames(cls, frames: Sequence[bytes]) -> Events:
         """Raises ProtocolError."""
         reader = FrameReader(frames)
         reader.raw()
-        return cls(Position(reader.uint(), reader.uint()), _decode_changes(reader.raw()))
+        index, term, changes = reader.uint(), reader.uint(), _decode_changes(reader.raw())
+        return cls(Position(index, term, reader.read(_ENTRY_ID) if reader.more else b""), changes)
 
 
 @reply(WATCH_TYPE, kind=_PROGRESS)
@@ -204,6 +224,12 @@ class WatchProgress(FieldMessage):
     session: int = frame(UINT)
     position: Position = group(Position, index=UINT, term=UINT)
     leads: bool = frame(FLAG)
+    entry_id: bytes = frame(_ENTRY_ID, default=b"", optional=True)
+
+    @property
+    def place(self) -> Position:
+        """``position``, with its id."""
+        return attrs.evolve(self.position, entry_id=self.entry_id)
 
 
 @reply(WATCH_TYPE, kind=_ENDED)

@@ -97,11 +97,11 @@ async def test_reprs_tell_name_and_state(raft: RaftShell, peers: ScriptedCluster
         entries = client.entries()
         assert repr(entries) == f"<{prefix}Entries after 0, not started>"
         await entries.__anext__()
-        assert repr(entries).startswith(f"<{prefix}Entries after 1@1, ")
+        assert repr(entries).startswith(f"<{prefix}Entries after 1@1@")
         async with client.subscribe(0) as subscriber, client.watch(prefix="pumps/", after=0) as watch:
-            assert re.fullmatch(rf"<{prefix}Subscriber after (0|1@1), (stale|fresh)>", repr(subscriber))
+            assert re.fullmatch(rf"<{prefix}Subscriber after (0|1@1@[0-9a-f]+), (stale|fresh)>", repr(subscriber))
             name = re.escape(f"{prefix}Watch {watch.id} {Prefix(b'pumps/')}")
-            assert re.fullmatch(rf"<{name}, after (None|[01](@1)?), (catching up|live)>", repr(watch))
+            assert re.fullmatch(rf"<{name}, after (None|[01](@1(@[0-9a-f]+)?)?), (catching up|live)>", repr(watch))
         await entries.close()
         ends = [repr(each).rpartition(", ")[2] for each in (entries, subscriber, watch)]
         assert ends == ["closed>", "closed>", "ended>"]

@@ -278,12 +278,12 @@ def test_changes_are_printed(run: Run, arguments: list[str], lines: bytes) -> No
 
 
 @pytest.mark.usefixtures("keys")
-def test_a_watch_goes_on_where_it_ended(run: Run) -> None:
+def test_a_watch_goes_on_where_it_ended(run: Run, peers: ScriptedCluster) -> None:
     """``watch`` goes on after the last index that was printed."""
     done = run("watch", "--after", "1", "--count", "2", "--json")
     assert records(done.out) == [
-        {"event": "set", "index": 3, "key": "b", "value": "y", "position": "3@1"},
-        {"event": "delete", "index": 4, "key": "a/1", "value": None, "position": "4@1"},
+        {"event": "set", "index": 3, "key": "b", "value": "y", "position": place(peers, 3)},
+        {"event": "delete", "index": 4, "key": "a/1", "value": None, "position": place(peers, 4)},
     ]
 
 
@@ -301,12 +301,12 @@ def test_only_the_last_change_of_an_entry_is_a_place_to_go_on_from(run: Run, pee
     peers.log.append((1).to_bytes(12, "big") + b"\x00\x01" + bytes(6) + data)
     peers.fill(2)
     done = records(run("watch", "--after", "0", "--count", "2", "--json").out)
-    assert [record.get("position") for record in done] == [None, "1@1"]
+    assert [record.get("position") for record in done] == [None, place(peers, 1)]
     run("set", "c", "z")
     compact(peers, 3, msgpack.packb(["kv", [1, b"a", b"x"]]))
     done = records(run("watch", "--after", "0", "--relist", "--count", "2", "--json").out)
     assert [(record["event"], record.get("position")) for record in done] == [
-        ("snapshot", None), ("set", None), ("complete", "3@1"), ("set", "4@1"),
+        ("snapshot", None), ("set", None), ("complete", "3@1"), ("set", place(peers, 4)),
     ]  # fmt: skip
 
 
@@ -348,6 +348,11 @@ def test_a_benchmark_appends_as_many_entries_as_it_says(run: Run, peers: Scripte
     assert all(m["operations_per_s"] > 0 and m["cpu_us_per_operation"] > 0 for m in measured)
 
 
+def place(peers: ScriptedCluster, index: int) -> str:
+    """The position of an entry, as it is printed."""
+    return f"{index}@1@{peers.log[index - 1][:12].hex()}"
+
+
 # -- get ---------------------------------------------------------------------------------------------------------------
 
 
@@ -362,7 +367,7 @@ def test_the_value_of_a_key_is_read_from_the_log(run: Run, peers: ScriptedCluste
     done = run("get", "b", "c", "a")
     assert (done.code, done.out, done.err) == (1, b"2\n3\n", "zmqraft: there is no key c\n")
     assert records(run("get", "a", "c", "--json").out) == [
-        {"key": "a", "value": "3", "index": 3, "position": "3@1"},
+        {"key": "a", "value": "3", "index": 3, "position": place(peers, 3)},
         {"key": "c", "value": None},
     ]
     assert run("get", "a", "--raw", "--json").code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,6 +21,10 @@ Run = Any  # conftest.py has it
 SHOW = 'printf "%s|%s|%s|%s|" "$ZMQRAFT_EVENT" "$ZMQRAFT_INDEX" "$ZMQRAFT_KEY" "$ZMQRAFT_POSITION"; cat; echo'
 
 
+#: The request id in a position.
+ID = re.compile(rb"@[0-9a-f]{24}")
+
+
 def started(peers: ScriptedCluster, *arguments: str | bytes) -> subprocess.Popen[bytes]:
     """``zmqraft watch`` in a process of its own, from the beginning of the log."""
     command = [sys.executable, "-m", "raft_client.cli", "watch", "--after", "0", *arguments]
@@ -33,7 +38,7 @@ def watched(peers: ScriptedCluster, *arguments: str | bytes) -> tuple[int, bytes
     """Exit code and what was said."""
     with started(peers, *arguments) as process:
         out, err = process.communicate(timeout=60)
-    return process.returncode, out, err
+    return process.returncode, ID.sub(b"@ID", out), err
 
 
 @pytest.fixture
@@ -47,10 +52,10 @@ def keys(run: Run) -> None:
 def test_a_command_is_run_for_each_change(peers: ScriptedCluster) -> None:
     """The command of each change gets the value on standard input and the rest in its environment, and keeps its own
     options."""
-    told = b"set|1|a/1|1@1|one\ntwo\nset|2|b|2@1|y\ndelete|3|a/1|3@1|\n"
+    told = b"set|1|a/1|1@1@ID|one\ntwo\nset|2|b|2@1@ID|y\ndelete|3|a/1|3@1@ID|\n"
     assert watched(peers, "--count", "3", "--", "sh", "-c", SHOW, "--count") == (0, told, b"")
     assert watched(peers, "a/", "--count", "2", "--", "sh", "-c", SHOW, "--", "-x") == (
-        0, b"set|1|a/1|1@1|one\ntwo\ndelete|3|a/1|3@1|\n", b"",
+        0, b"set|1|a/1|1@1@ID|one\ntwo\ndelete|3|a/1|3@1@ID|\n", b"",
     )  # fmt: skip
 
 
@@ -58,13 +63,13 @@ def test_prefixes_behind_dashes_and_keys_that_are_no_text(peers: ScriptedCluster
     """A first -- stands before the prefixes, a second one before the command, and keys may be any bytes."""
     for key in ("-k", "other"):
         assert run("set", "--", key, "v").code == 0
-    assert watched(peers, "--count", "1", "--", "-k", "--", "sh", "-c", SHOW)[:2] == (0, b"set|1|-k|1@1|v\n")
+    assert watched(peers, "--count", "1", "--", "-k", "--", "sh", "-c", SHOW)[:2] == (0, b"set|1|-k|1@1@ID|v\n")
     assert watched(peers, "--count", "1", "--", "-k", "--")[:2] == (0, b"set 1 -k v\n")
     data = msgpack.packb(["kv", [1, b"\xff", b"x"], [1, b"a\0", b"y"]])
     peers.log.append((1).to_bytes(12, "big") + b"\x00\x01" + bytes(6) + data)
     script = SHOW.replace("$ZMQRAFT_KEY", "$ZMQRAFT_KEY$ZMQRAFT_KEY_BASE64")
     assert watched(peers, "--count", "4", "--", "sh", "-c", script)[1].splitlines()[2:] == [
-        b"set|3|\xff||x", b"set|3|YQA=|3@1|y",
+        b"set|3|\xff||x", b"set|3|YQA=|3@1@ID|y",
     ]  # fmt: skip
 
 
@@ -73,7 +78,7 @@ def test_a_snapshot_is_told_as_it_is_printed(peers: ScriptedCluster, run: Run) -
     for arguments in (("set", "a", "old"), ("set", "a", "x"), ("set", "c", "z")):
         run(*arguments)
     compact(peers, 2, msgpack.packb(["kv", [1, b"a", b"x"]]))
-    told = b"snapshot|2|||\nset|2|a||x\ncomplete|2||2@1|\nset|3|c|3@1|z\n"
+    told = b"snapshot|2|||\nset|2|a||x\ncomplete|2||2@1|\nset|3|c|3@1@ID|z\n"
     assert watched(peers, "--relist", "--count", "2", "--", "sh", "-c", SHOW)[:2] == (0, told)
 
 

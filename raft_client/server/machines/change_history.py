@@ -14,7 +14,7 @@ Source: State Watch pattern, "Storing Event History".
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from raft_client.wire.log_entry import Position
 
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 #: Places that were dropped are given back when there are so many of them, and as many as are left.
 _SLACK: Final = 1_000
-#: What an item and a change cost in memory, beside the bytes of keys and values (measured: 300 for both).
-_ITEM_BYTES: Final = 150
+#: What an item and a change cost in memory, beside the bytes of keys and values (measured: 350 for both).
+_ITEM_BYTES: Final = 200
 _CHANGE_BYTES: Final = 150
 #: What an entry that changed something takes at least.
 LEAST_CHANGED_BYTES: Final = _ITEM_BYTES + _CHANGE_BYTES
+
+_EntryId: TypeAlias = bytes  # as in Position
 
 
 class Item(NamedTuple):
@@ -36,11 +38,12 @@ class Item(NamedTuple):
     at: int
     term: int
     changes: tuple[Change, ...]
+    entry_id: _EntryId = b""
 
     @property
     def position(self) -> Position:
         """Made when it is asked for: most items are never told."""
-        return Position(self.at, self.term)
+        return Position(self.at, self.term, self.entry_id)
 
 
 def size_of(changes: tuple[Change, ...]) -> int:
@@ -51,7 +54,7 @@ def size_of(changes: tuple[Change, ...]) -> int:
 class ChangeHistory:
     """What the entries up to ``applied`` changed, the oldest ones dropped when they take more than ``limit`` bytes."""
 
-    __slots__ = ("_before", "_bytes", "_dropped", "_indexes", "_items", "_limit", "_start", "index", "term")
+    __slots__ = ("_before", "_bytes", "_dropped", "_indexes", "_items", "_limit", "_start", "entry_id", "index", "term")
 
     def __init__(self, limit: int, applied: Position) -> None:
         self._limit = limit
@@ -60,14 +63,15 @@ class ChangeHistory:
         self._items: list[Item] = []
         self._indexes: list[int] = []
         self._bytes = 0
-        self._before = Item(applied.index, applied.term, ())  # the newest one that was dropped
+        self._before = Item(applied.index, applied.term, (), applied.entry_id)  # the newest one that was dropped
         self.index: int = applied.index
         self.term: int = applied.term
+        self.entry_id: _EntryId = applied.entry_id
 
     @property
     def applied(self) -> Position:
         """The newest entry that was applied."""
-        return Position(self.index, self.term)
+        return Position(self.index, self.term, self.entry_id)
 
     @property
     def oldest(self) -> int:
@@ -89,13 +93,16 @@ class ChangeHistory:
         """What the items take."""
         return self._bytes
 
-    def append(self, index: int, term: int, changes: tuple[Change, ...] = ()) -> None:
-        """The entry at ``index`` was applied, and changed this. Indexes and terms rise."""
+    def append(self, index: int, term: int, changes: tuple[Change, ...] = (), entry_id: _EntryId = b"") -> None:
+        """The entry at ``index`` was applied, and changed this. Indexes and terms rise.
+
+        ``entry_id`` is that of a position there; empty if no entry had an id since the last call.
+        """
         is_marker = term != self.term
-        self.index, self.term = index, term
+        self.index, self.term, self.entry_id = index, term, entry_id or self.entry_id
         if not changes and not is_marker:
             return
-        self._items.append(Item(index, term, changes))
+        self._items.append(Item(index, term, changes, self.entry_id))
         self._indexes.append(index)
         self._bytes += size_of(changes)
         while self._bytes > self._limit and self._dropped < len(self._items):
@@ -143,5 +150,5 @@ class ChangeHistory:
         self._items.clear()
         self._indexes.clear()
         self._dropped = self._bytes = 0
-        self._before = Item(applied.index, applied.term, ())
-        self.index, self.term = applied.index, applied.term
+        self._before = Item(applied.index, applied.term, (), applied.entry_id)
+        self.index, self.term, self.entry_id = applied.index, applied.term, applied.entry_id

@@ -423,7 +423,7 @@ class WatchServer:
                 if session.waiting:
                     self._returning[session] = None
                 position = session.behind_from or self._told_live()
-                self._say(route, request_id, WatchProgress(session.number, position, self.leads))
+                self._say(route, request_id, WatchProgress(session.number, position, self.leads, position.entry_id))
             case Seen():
                 self._say(route, request_id, NoSession(request.session))
 
@@ -450,7 +450,8 @@ class WatchServer:
         self.watch_count += 1
         if told > self._history.index:
             self._ahead.add(told, watch)
-        self._say(route, request_id, Watching(session.number, self._history.applied))
+        applied = self._history.applied
+        self._say(route, request_id, Watching(session.number, applied, applied.entry_id))
         self._join(watch)
 
     def _why_not(self, session: Session | None, key_bytes: int, after: Position | None) -> EndReason | None:
@@ -467,13 +468,14 @@ class WatchServer:
 
     # -- what is applied -----------------------------------------------------------------------------------------------
 
-    def applied(self, index: int, term: int, changes: tuple[Change, ...] = ()) -> None:
+    def applied(self, index: int, term: int, changes: tuple[Change, ...] = (), entry_id: bytes = b"") -> None:
         """The entry at ``index`` was applied, and changed this. Indexes rise.
 
         Entries that changed nothing may be left out, but the first one of a term, and the last one of all.
+        ``entry_id`` is the id of the newest entry up to there that has one, those that were left out among them.
         """
         is_new_term = term != self._history.term
-        self._history.append(index, term, changes)
+        self._history.append(index, term, changes, entry_id)
         if is_new_term:
             for watch in self._ahead.all():
                 self._compare(watch)

@@ -13,7 +13,7 @@ from raft_client.server.machines.change_history import LEAST_CHANGED_BYTES
 from raft_client.server.machines.state_machine import WatchableStateMachine
 from raft_client.server.machines.watch_server import WatchServer, WatchServerLimits
 from raft_client.server.node.ready import ReadGranted
-from raft_client.wire.log_entry import Position
+from raft_client.wire.log_entry import Position, newest_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -80,16 +80,18 @@ class WatchService:
         changes = iter(self._changes)
         changed = next(changes, None)
         if changed is None and entries[-1].term == self._term:  # terms only rise
-            self.server.applied(entries[-1].index, self._term)
+            self.server.applied(entries[-1].index, self._term, entry_id=newest_id(entries))
             return
+        entry_id = b""
         for entry in entries:
+            entry_id = entry.entry_id or entry_id
             if changed is not None and changed.index == entry.index:
-                self.server.applied(entry.index, entry.term, changed.changes)
+                self.server.applied(entry.index, entry.term, changed.changes, entry_id)
                 changed = next(changes, None)
             elif entry.term != self._term:
-                self.server.applied(entry.index, entry.term)
+                self.server.applied(entry.index, entry.term, entry_id=entry_id)
             self._term = entry.term
-        self.server.applied(entries[-1].index, self._term)
+        self.server.applied(entries[-1].index, self._term, entry_id=entry_id)
         self._changes.clear()
 
     def restored(self, snapshot: Position) -> None:

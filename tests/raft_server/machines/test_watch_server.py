@@ -183,7 +183,7 @@ def test_what_is_on_its_way_to_all_clients_is_bounded() -> None:
 def test_a_client_that_is_outrun_is_told_so_at_once_and_others_are_not() -> None:
     """The watch of a client that is outrun ends as soon as the history drops what it was not told, without a word of
     its client, and others go on (R8)."""
-    server = a_server(window_messages=1, history_bytes=4000)
+    server = a_server(window_messages=1, history_bytes=4500)
     begun(server, key_watch())
     begun(server, key_watch(b"other"), request_id=W2)
     apply(server, 11, put(b"k"))

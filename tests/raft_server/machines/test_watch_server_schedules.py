@@ -65,9 +65,9 @@ def tells_the_entry_at_the_position_again(right: Any, self: Any, index: int) -> 
 
 
 @mutant(ChangeHistory, "append")
-def forgets_where_terms_begin(right: Any, self: Any, index: int, term: int, changes: Any = ()) -> None:
+def forgets_where_terms_begin(right: Any, self: Any, index: int, term: int, changes: Any = (), *rest: Any) -> None:
     if changes:
-        right(self, index, term, changes)
+        right(self, index, term, changes, *rest)
     else:
         self.index, self.term = index, term
 

@@ -11,7 +11,7 @@ import pytest
 from raw_watcher import RawWatcher, shown
 from support.waiting import eventually, until
 
-from raft_client import AsyncRaftClient, KeyValueCodec, RaftClient, WatchEvent
+from raft_client import AsyncRaftClient, KeyValueCodec, LogEntry, RaftClient, TermMismatchError, WatchEvent
 from raft_client.codecs import Change, ChangeKind
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, EmbeddedCluster, Fsync
 from raft_client.server.machines.watch_server import WatchServer, WatchServerLimits
@@ -73,7 +73,8 @@ async def test_keys_and_prefixes_are_watched() -> None:
                 events = await watcher.told(request_id, 2)
                 assert shown(events) == expected
                 assert [each.position for each in events] == [Position(first, 1), Position(last, 1)]
-            assert await watcher.ask() == WatchProgress(watcher.session, Position(last, 1), leads=True)
+            progress = WatchProgress(watcher.session, Position(last, 1), True, events[-1].position.entry_id)
+            assert await watcher.ask() == progress
             watcher.send(CancelWatch(b""), prefix)
             assert (await watcher.ended(prefix)).reason is EndReason.CANCELLED
             await client.append(put(b"a/1", b"4"))
@@ -224,3 +225,38 @@ async def test_a_state_machine_without_keys_has_no_watches() -> None:
             assert not hello.knows(Capability.WATCH)
             watcher.send(CancelWatch(b""))
             await until(lambda: cluster._running["1"].dropped["a watch that cannot be served"] == 1, "it is dropped")
+
+
+def test_a_position_of_another_young_log_is_refused() -> None:
+    """Positions of entries, of events and of progress that the leader told are refused by a log that was written anew
+    in the same term: entries, subscriptions, and watches that the leader serves. In their own log they are good."""
+    with EmbeddedCluster(1, fsync=Fsync.OFF) as one, EmbeddedCluster(1, fsync=Fsync.OFF) as other:
+        with RaftClient(one.url) as client, client.watch(prefix="k", after=0) as watch:
+            for number in range(5):
+                client.append(put(b"k%d" % number, b""))
+            entries = client.entries(count=5)
+            positions = [*(entry.position for entry in entries if isinstance(entry, LogEntry)), entries.position]
+            for _ in range(5):
+                event = watch.get(10)
+                assert isinstance(event, WatchEvent)
+                positions.append(event.position)
+            assert watch.resume_after is not None
+            positions.append(watch.resume_after)
+            client.append(put(b"k5", b""))
+            for position in positions:
+                with client.watch(prefix="k", after=position) as again:
+                    event = again.get(10)
+                    assert isinstance(event, WatchEvent)
+                    assert event.index == position.index + 1
+        with RaftClient(other.url) as client:
+            for number in range(6):
+                client.append(put(b"k%d" % number, b""))
+            for position in positions:
+                assert client.log_info().current_term == position.term
+                with pytest.raises(TermMismatchError):
+                    client.entries(position).get()
+                with client.subscribe(position) as subscriber, pytest.raises(TermMismatchError):
+                    subscriber.get(10)
+                stored = Position.parse(str(position))
+                with client.watch(prefix="k", after=stored) as refused, pytest.raises(TermMismatchError):
+                    refused.get(10)

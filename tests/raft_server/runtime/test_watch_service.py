@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from raft_client import KeyValueCodec, LogEntry
 from raft_client.server.machines.change_history import LEAST_CHANGED_BYTES
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.machines.watch_server import WatchServerLimits
 from raft_client.server.runtime.machine_runner import WatchService
-from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, Position
-from raft_client.wire.watch_messages import BeginWatch, EndReason, Events, WatchEnded, Watching
+from raft_client.wire.log_entry import CHECKPOINT_DATA, EntryKind, Position, position_after
+from raft_client.wire.request_id import RequestId
+from raft_client.wire.watch_messages import (
+    BeginWatch,
+    EndReason,
+    Events,
+    Seen,
+    WatchEnded,
+    Watching,
+    WatchProgress,
+    decode_watch_reply,
+)
 
 SET = KeyValueCodec.set(b"k", b"v")
 ENTRIES = [
@@ -134,3 +146,43 @@ def test_the_history_begins_after_a_snapshot_of_what_it_would_leave_out(index: i
     service = WatchService(KeyValueStateMachine(), SMALL, replayed=Position(100, 1))
     service.restored(Position(index, 1))
     assert service.request(b"r", b"1", BeginWatch(b"", b"k"), 0.0) is serves
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(st.sampled_from("cnl"), min_size=1, max_size=5), min_size=1, max_size=6))
+def test_each_position_has_the_id_that_readers_of_the_log_know(batches: list[list[str]]) -> None:
+    """What a peer tells of a place in the log is what one knows who has read the log up to there: entries that change
+    nothing, and marks of leaders, are not told, but counted."""
+    machine = KeyValueStateMachine()
+    service = WatchService(machine)
+    assert service.server is not None
+    service.request(b"r", b"live", BeginWatch(b"", b"k"), 0.0)
+    read, term, told = Position(0), 1, 0
+    places = {0: read}
+    for number, steps in enumerate(batches):
+        entries = []
+        for step in steps:
+            term += step == "l"
+            index = read.index + 1
+            kind, data = (EntryKind.CHECKPOINT, CHECKPOINT_DATA) if step == "l" else (EntryKind.STATE, b"nothing")
+            raw = RequestId(bytes(12) if step == "l" else index.to_bytes(12, "big"))
+            entry = LogEntry.of(SET if step == "c" else data, term=term, kind=kind, request_id=raw, index=index)
+            read = places[index] = position_after([entry], read)
+            entries.append(entry)
+        _apply(service, machine, entries)
+        service.request(b"r", b"%d" % number, BeginWatch(b"", b"other"), 0.0)
+        service.request(b"r", b"seen", Seen(b"", session_of(service), told), 0.0)
+        for _route, _id, *frames in messages_of(service):
+            reply = decode_watch_reply(frames)
+            if isinstance(reply, Events):
+                told += 1
+                assert reply.position.entry_id == places[reply.position.index].entry_id
+            if isinstance(reply, Watching | WatchProgress):
+                assert reply.place.entry_id == places[reply.place.index].entry_id
+
+
+def session_of(service: WatchService) -> int:
+    """The number of the only session."""
+    assert service.server is not None
+    (session,) = service.server._sessions.values()
+    return session.number

@@ -70,9 +70,9 @@ def test_the_environment_of_the_driver_fills_in() -> None:
     [
         ({}, "the option seeds is missing"),
         ({"seeds": "udp://10.0.0.1:1"}, "seeds must be tcp://host:port"),
-        ({"seeds": SEEDS, "after": "soon"}, "after must be a log index or INDEX@TERM, not 'soon'"),
+        ({"seeds": SEEDS, "after": "soon"}, "after must be a log index or INDEX@TERM@ID, not 'soon'"),
         ({"seeds": SEEDS, "until": "1.5"}, "the option until must be a whole number, not '1.5'"),
-        ({"seeds": SEEDS, "after": "-1"}, "after must be a log index or INDEX@TERM, not '-1'"),
+        ({"seeds": SEEDS, "after": "-1"}, "after must be a log index or INDEX@TERM@ID, not '-1'"),
         ({"seeds": SEEDS, "after": "9", "until": "8"}, "until must not be before after: 8 < 9"),
         ({"seeds": SEEDS, "partitions": "0"}, "partitions must be a whole number from 1 to 10000, not 0"),
         ({"seeds": SEEDS, "snapshot": "maybe"}, "snapshot must be deliver, refuse or skip, not 'maybe'"),
@@ -94,7 +94,7 @@ def test_unusable_options_say_what_is_wrong(options: dict[str, str], complaint: 
     [
         ({"seeds": "10.0.0.1:8047"}, "^seeds must be tcp://host:port[^\\n]*$"),
         ({"seeds": SEEDS, "failOnDataLoss": "no"}, "^the option failOnDataLoss must be true or false, not 'no'$"),
-        ({"seeds": SEEDS, "after": "soon"}, "^after must be a log index or INDEX@TERM, not 'soon'$"),
+        ({"seeds": SEEDS, "after": "soon"}, "^after must be a log index or INDEX@TERM@ID, not 'soon'$"),
         (
             {"seeds": SEEDS, "topic": "a"},
             "^unknown option topic: a log has no topics[^\\n]*\\nunknown option topic: a log",

@@ -16,7 +16,8 @@ three gets its stream from a new request. A peer whose snapshot has no bytes say
 Invariant: the batches handed out are entries with consecutive indexes, and snapshots whose bytes are in order; the
 first entry after a snapshot follows its index. A snapshot whose last chunk did not come is void: the entries or the
 snapshot after it start again from the index before it.
-Invariant: all chunks of a snapshot come from one peer over one link. When that changes, the snapshot starts again.
+Invariant: all chunks of a snapshot come from one peer over one link, but for those before the one after which the
+reader wants to go on. When the peer or the link changes, the snapshot starts again.
 Invariant: what was handed out ends at ``taken``. When the term or the id is known of the entry to start after, that
 entry is asked for as well, and nothing is handed out before both were found to be the same.
 Invariant: :meth:`Cursor.position` is after the last item that was handed out, and never after one that was not.
@@ -143,9 +144,14 @@ class EntriesStream:
         *,
         count: int | None = None,
         snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
+        snapshot_after: SnapshotChunk | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         learn: bool = False,
     ) -> None:
+        if not isinstance(snapshot_after, SnapshotChunk | None):
+            raise InvalidArgumentError(f"snapshot_after is a SnapshotChunk, not {snapshot_after!r}")
+        if snapshot_after is not None and snapshot_after.is_last:
+            raise InvalidArgumentError("the snapshot is complete with that chunk: go on after its index")
         start = Position.of(after)
         RequestEntries(ident, start.index, count)  # refuses what no peer would understand
         self._ident = ident
@@ -165,7 +171,7 @@ class EntriesStream:
         self._refused: SnapshotChunk | None = None  # where the history begins; how far it goes is being asked
         #: The index of the last snapshot that came or was skipped; None while there was none.
         self.snapshot_index: int | None = None
-        self._snapshot = SnapshotProgress()
+        self._snapshot = SnapshotProgress(snapshot_after)
         self._offset: int | None = None  # where to go on in the peer's snapshot, once it is known to be the same
         self._queue: deque[tuple[EntryBatch, int]] = deque()  # with its bytes
         self._queued_bytes = 0

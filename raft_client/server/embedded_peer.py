@@ -94,6 +94,9 @@ _HAND_OVER_S: Final = 0.5
 class EmbeddedPeer:
     """The peer ``peer_id`` of ``peers``, ids with URLs, which count when ``data`` is new; later the log tells them.
 
+    A peer that is none of them has its own ``url``: it copies their log and waits to be made a member, with
+    :meth:`.RaftClient.update_config` or ``zmqraft add-peer``.
+
     ``data`` is the directory of its log. ``host`` is the address to listen at, if it is not that of its URL; it
     broadcasts from ``publisher_port`` there, by default from any free one. ``cluster``, ``machine``, ``fsync``,
     ``curve_keys``, ``compact_bytes`` and ``settings`` are as those of :class:`.EmbeddedCluster`. With
@@ -110,6 +113,7 @@ class EmbeddedPeer:
         peers: Mapping[str, str],
         data: str | os.PathLike[str],
         *,
+        url: str | None = None,
         cluster: str = "",
         machine: Callable[[], StateMachine] = KeyValueStateMachine,
         host: str = "",
@@ -121,11 +125,15 @@ class EmbeddedPeer:
         settings: Mapping[str, Any] | None = None,
         on_failure: Callable[[BaseException], object] = lambda _error: None,
     ) -> None:
-        wrong = [f"{name}={url}" for name, url in peers.items() if not name or not is_tcp_url(url)]
+        wrong = [f"{name}={each}" for name, each in peers.items() if not name or not is_tcp_url(each)]
         if wrong or len(set(peers.values())) < len(peers):
             raise InvalidArgumentError(f"peers are ids with different URLs, tcp://host:port; not {wrong or peers!r}")
-        if peer_id not in peers:
-            raise InvalidArgumentError(f"{peer_id!r} is none of the peers {', '.join(peers)}")
+        if url is None and peer_id not in peers:
+            raise InvalidArgumentError(f"{peer_id!r} is none of the peers {', '.join(peers)}, and has no url")
+        if url is not None and (peer_id in peers or url in peers.values() or not is_tcp_url(url)):
+            raise InvalidArgumentError(
+                f"url is that of a peer that is none of the peers yet, tcp://host:port; not {url!r}", argument="url"
+            )
         self._options = PeerOptions(
             cluster=cluster,
             machine=machine,
@@ -139,7 +147,7 @@ class EmbeddedPeer:
         self._peers = tuple(Peer(*each) for each in peers.items())
         self._data = Path(data)
         #: Where clients and other peers find it.
-        self.url: str = peers[peer_id]
+        self.url: str = url or peers[peer_id]
         self._host = host
         self._publisher_port = publisher_port
         self._on_failure = on_failure

@@ -30,7 +30,7 @@ from raft_client.core.entries_stream import DEFAULT_BUFFER_BYTES, EntriesStream,
 from raft_client.core.key_value_calls import AnyPeer
 from raft_client.core.requests import ConnectionState, RequestStats
 from raft_client.core.selectors import Selector
-from raft_client.core.subscription import Subscription
+from raft_client.core.subscription import FindBroadcast, Subscription
 from raft_client.core.watch_events import DEFAULT_QUEUE_BYTES, Overflow, WatchCounts, WatchItem
 from raft_client.errors import InvalidArgumentError, PickleRefusedError
 from raft_client.reports import LeaderListener, StateListener
@@ -43,7 +43,7 @@ from raft_client.sync.readers import Entries, Subscriber
 from raft_client.sync.watch import Watch
 from raft_client.wire.configuration import Peer
 from raft_client.wire.key_changes import Change, EntryCodec
-from raft_client.wire.log_entry import Position
+from raft_client.wire.log_entry import Position, SnapshotChunk
 
 _KEY_VALUE: Final = KeyValueCodec()
 
@@ -201,6 +201,15 @@ class RaftClient:
                 return found
             before = found
 
+    def publication_url(self, *, timeout: Timeout = DEFAULT_TIMEOUT) -> str:
+        """Where the leader broadcasts: the URL of its PUB socket, for a SUB socket of your own. (BroadcastStateUrl RPC)
+
+        :meth:`subscribe` finds it by itself, and again when the leader changes: the next one has another URL. Peers
+        whose state machine does not broadcast say nothing, and the call ends with :class:`RequestTimeoutError`.
+        """
+        call = FindBroadcast(self._ident)
+        return cast(str, self._engine.call(call, timeout=self._seconds(timeout)))
+
     def log_info(self, peer: str | None = None, *, timeout: Timeout = DEFAULT_TIMEOUT) -> LogInfo:
         """The state of the log of one peer, given by its id or URL, or of the leader. (RequestLogInfo RPC)"""
         target = None if peer is None else arguments.peer_url(peer, self._engine.machine.peers)
@@ -274,6 +283,7 @@ class RaftClient:
         message_type: bytes | str,
         *frames: bytes | str,
         request_id: Id | None = None,
+        peer: str | None = None,
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> list[bytes]:
         """Send a message to the cluster's own state machine; returns the frames of its answer. (ClientDispatch RPC)
@@ -286,11 +296,15 @@ class RaftClient:
         with :func:`new_request_id`, and give the same one to repeat the call later. A state machine that does not look
         at ids may carry the message out several times.
 
+        With a ``peer``, given by its id or URL, that one is asked, whoever leads. One of this package first makes sure
+        that it has applied what was acknowledged, unless its state machine says that the answer may be stale.
+
         State machines that do not know the type say nothing, and the call ends with :class:`RequestTimeoutError`.
         """
         raw_id = None if request_id is None else arguments.request_id_of(request_id).raw
         call = Custom(self._ident, message_type, frames, raw_id)
-        return cast(list[bytes], self._engine.call(call, timeout=self._seconds(timeout)))
+        target = None if peer is None else arguments.peer_url(peer, self._engine.machine.peers)
+        return cast(list[bytes], self._engine.call(call, timeout=self._seconds(timeout), target=target))
 
     # -- appending -----------------------------------------------------------------------------------------------------
 
@@ -335,6 +349,7 @@ class RaftClient:
         count: int | None = None,
         *,
         snapshot: SnapshotPolicy = SnapshotPolicy.DELIVER,
+        snapshot_after: SnapshotChunk | None = None,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> Entries:
@@ -346,10 +361,21 @@ class RaftClient:
         of the reader. When the leader is lost the stream goes on with the next one, at the right index. ``timeout`` is
         for each wait for the next message.
 
+        ``snapshot_after`` is the last chunk that an earlier reader has kept: a snapshot with the same index, term and
+        size goes on with the byte after it, and another one begins at 0 (``chunk.is_first``). Use it only if all peers
+        write the same state as the same bytes, as those with the key/value machine do: the chunks may be of two peers.
+
         Raises :class:`OutOfDateLogError` when the log ends before ``after``, and :class:`TermMismatchError` when it is
         not the log that the position is of.
         """
-        call = EntriesStream(self._ident, after, count=count, snapshot=snapshot, buffer_bytes=buffer_bytes)
+        call = EntriesStream(
+            self._ident,
+            after,
+            count=count,
+            snapshot=snapshot,
+            snapshot_after=snapshot_after,
+            buffer_bytes=buffer_bytes,
+        )
         return Entries(self._engine, call, self._seconds(timeout))
 
     def subscribe(

@@ -307,9 +307,12 @@ class SnapshotProgress:
 
     __slots__ = ("_snapshot", "position")
 
-    def __init__(self) -> None:
+    def __init__(self, after: SnapshotChunk | None = None) -> None:
+        """``after`` is the last chunk that was taken before."""
         self._snapshot: tuple[int, int, int] | None = None  # index, term, size
         self.position: int = 0  # bytes; where the next chunk must start
+        if after is not None:
+            self._snapshot, self.position = (after.index, after.term, after.size), after.end
 
     @property
     def complete(self) -> bool:

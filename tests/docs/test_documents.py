@@ -38,6 +38,8 @@ RAFT_SPARK = DOCS / "how-to" / "raft-spark.md"
 STREAMING = DOCS / "how-to" / "spark-streaming.md"
 PIPELINE = DOCS / "how-to" / "pipeline-failover.md"
 AGGREGATE = DOCS / "how-to" / "spark-aggregate.md"
+#: Starts peers of its own: test_own_machine_page.py runs it.
+OWN_MACHINE = DOCS / "how-to" / "raft-own-machine.md"
 
 PAGES = [
     ROOT / "README.md",
@@ -45,7 +47,7 @@ PAGES = [
     *sorted(p for p in DOCS.rglob("*.md") if "_build" not in p.parts),
 ]
 #: Documents that talk to the peers of a cluster.
-RAFT = [p for p in PAGES if 'RaftClient("tcp://127.0.0.1:8047' in p.read_text() and p != RAFT_SPARK]
+RAFT = [p for p in PAGES if 'RaftClient("tcp://127.0.0.1:8047' in p.read_text() and p not in (RAFT_SPARK, OWN_MACHINE)]
 #: Their blocks start servers and processes, one after the other.
 SLOW = [
     DOCS / "operations/runbook.md",
@@ -54,7 +56,7 @@ SLOW = [
 DOCUMENTS = [
     pytest.param(p, marks=(pytest.mark.slow, pytest.mark.turns(3))) if p in SLOW else p
     for p in PAGES
-    if p not in (SPARK, RAFT_SPARK, STREAMING, PIPELINE, AGGREGATE, *RAFT)
+    if p not in (SPARK, RAFT_SPARK, STREAMING, PIPELINE, AGGREGATE, OWN_MACHINE, *RAFT)
 ]
 
 

@@ -7,6 +7,8 @@ import gc
 import logging
 import threading
 import time
+from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +36,7 @@ from raft_client import (
 )
 from raft_client.core.requests import StateChanged
 from raft_client.reports import log_change
-from raft_client.server import EmbeddedPeer
+from raft_client.server import ClientDispatch, EmbeddedCluster, EmbeddedPeer, Fsync, KeyValueStateMachine
 
 
 def questions(peers: ScriptedCluster) -> int:
@@ -46,6 +48,47 @@ async def take_all(watch: Any) -> None:
     """What waits, and what ended it."""
     while await watch.get(timeout=10) is not None:
         pass
+
+
+# -- single peers ------------------------------------------------------------------------------------------------------
+
+
+class Named(KeyValueStateMachine):
+    """Each one has a number of its own, which it tells beside how many entries it has applied."""
+
+    names = count()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = b"%d" % next(self.names)
+
+    def dispatch(self, _request: ClientDispatch) -> Sequence[bytes]:
+        return [self.name, b"%d" % self.last_applied]
+
+
+async def test_each_peer_answers_for_its_state_machine(raft: RaftShell) -> None:
+    """A message to one peer, by its id or URL, is answered by that one, a follower too, and with what was acknowledged
+    before."""
+    with EmbeddedCluster(3, machine=Named, fsync=Fsync.OFF) as cluster:
+        async with raft.client(cluster.url) as client:
+            index = await client.append("an entry")
+            answers = [await client.dispatch("who", peer=peer.id) for peer in cluster.peers]
+            assert len({name for name, _ in answers}) == 3
+            assert [applied for _, applied in answers] == [b"%d" % index] * 3
+            assert [await client.dispatch("who", peer=peer.url) for peer in cluster.peers] == answers
+            assert await client.dispatch("who") in answers
+            with pytest.raises(InvalidArgumentError):
+                await client.dispatch("who", peer="nobody")
+
+
+async def test_the_url_of_broadcasts_is_told(raft: RaftShell) -> None:
+    """A SUB socket at the URL that the leader tells hears its broadcasts."""
+    with EmbeddedCluster(1, fsync=Fsync.OFF) as cluster, zmq.Context() as context, context.socket(zmq.SUB) as socket:
+        async with raft.client(cluster.url) as client:
+            socket.rcvtimeo = 10_000
+            socket.subscribe(b"")
+            socket.connect(await client.publication_url())
+            assert await asyncio.to_thread(socket.recv_multipart)
 
 
 # -- opening -----------------------------------------------------------------------------------------------------------

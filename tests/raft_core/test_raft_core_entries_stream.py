@@ -252,6 +252,30 @@ def test_the_same_peer_goes_on_in_the_middle_of_the_snapshot() -> None:
     assert indexes(batches) == list(range(11, 21))
 
 
+def test_a_reader_goes_on_after_the_chunk_that_an_earlier_one_has_kept() -> None:
+    """A reader that has kept a part of the snapshot is sent the rest, once the peer has said that it is the same one;
+    another one, also at another peer meanwhile, comes from its start."""
+    log, data = log_of(20), snapshot_bytes(10, 200)
+    earlier = Link(EntriesStream(IDENT, 0), ModelPeer(log, compacted=10, snapshot_length=200))
+    kept = [batch for batch in earlier.run() if isinstance(batch, SnapshotChunk)][:7]
+    link = Link(EntriesStream(IDENT, 0, snapshot_after=kept[-1]), ModelPeer(log, compacted=10, snapshot_length=200))
+    batches = link.run()
+    assert (batches[0].offset, snapshot(kept) + snapshot(batches)) == (140, data)
+    assert indexes(batches) == list(range(11, 21))
+    newer = Link(EntriesStream(IDENT, 0, snapshot_after=kept[-1]), ModelPeer(log, compacted=15, snapshot_length=200))
+    assert snapshot(newer.run()) == snapshot_bytes(15, 200)
+    moved = Link(EntriesStream(IDENT, 0, snapshot_after=kept[-1]), ModelPeer(log, compacted=10, snapshot_length=200))
+    moved.switch(ModelPeer(log, compacted=10, snapshot_length=200, snapshot_maker=1))
+    assert snapshot(moved.run()) == snapshot_bytes(10, 200, 1)
+
+
+@pytest.mark.parametrize("chunk", [SnapshotChunk(9, 1, 0, 3, b"abc"), 7, b"abc"])
+def test_what_no_snapshot_goes_on_after_is_refused(chunk: Any) -> None:
+    """A snapshot goes on after one of its chunks, and not after its last one: the entries do."""
+    with pytest.raises(InvalidArgumentError, match="snapshot"):
+        EntriesStream(IDENT, 0, snapshot_after=chunk)
+
+
 def test_a_peer_that_ignores_the_offset_is_broken() -> None:
     """A peer that always ignores the offset fails the stream after some attempts."""
     call = EntriesStream(IDENT, 0)

@@ -64,6 +64,7 @@ class AsyncKeyMirror(Mapping[bytes, bytes]):
         self._whole = Whole()
         self._one_starter = OneReader()
         self._watch: AsyncWatch | None = None
+        self._workers: list[Worker] = []  # kept, so that none is collected while it waits
         self._closed = False
 
     # -- the keys ------------------------------------------------------------------------------------------------------
@@ -201,8 +202,10 @@ class AsyncKeyMirror(Mapping[bytes, bytes]):
             number = self._watch.id
             if self._callback is not None:
                 deliver = partial(self._deliver, self.changes(), self._callback)
-                Worker(deliver, f"raft mirror {number} callback").start()
-            Worker(self._follow, f"raft mirror {number}").start()
+                self._workers.append(Worker(deliver, f"raft mirror {number} callback"))
+            self._workers.append(Worker(self._follow, f"raft mirror {number}"))
+            for worker in self._workers:
+                worker.start()
         except BaseException:
             await self.close()  # with it workers end that run
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -129,6 +130,8 @@ async def test_a_callback_is_told(raft: RaftShell, caplog: pytest.LogCaptureFixt
         mirror = client.kv.mirror("pumps/", callback=note)
         pumps = shown(mirror)
         async with mirror:
+            await asyncio.sleep(0)  # its workers begin to wait
+            gc.collect()  # and none of them is collected
             for number in range(3):
                 await client.kv.put("pumps/1", str(number))
             await until(lambda: len(seen) == 3)

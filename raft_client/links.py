@@ -73,10 +73,18 @@ class Link:
         "monitored",
         "owner",
         "refusal",
+        "server_key",
         "url",
     )
 
-    def __init__(self, url: str, socket: zmq.Socket[bytes], monitor: zmq.Socket[bytes], owner: Any) -> None:
+    def __init__(
+        self,
+        url: str,
+        socket: zmq.Socket[bytes],
+        monitor: zmq.Socket[bytes],
+        owner: Any,
+        server_key: tuple[str, bytes] | None,
+    ) -> None:
         #: Or the name under which it was set aside.
         self.url: str = url
         #: For whom a SUB listens; None: a DEALER.
@@ -84,6 +92,8 @@ class Link:
         self.is_closed: bool = False
         #: Why it is lost, if that is known.
         self.refusal: str | None = None
+        #: Which key the peer has to have, and under which URL it was found.
+        self.server_key: tuple[str, bytes] | None = server_key
         self._socket = socket
         self._monitor = monitor
         self._polled = [(socket, _READABLE)]
@@ -140,6 +150,9 @@ class Links:
     ) -> None:
         self._settings = settings
         self._keys = _client_keys(settings)
+        self._server_keys: dict[str, list[bytes]] = {}  # by URL; the first one is expected
+        for url, key in dict.fromkeys(settings.curve_peer_keys):
+            self._server_keys.setdefault(url, []).append(key.encode())
         self._on_open = on_open
         self._on_close = on_close
         self._pid = os.getpid()
@@ -160,10 +173,10 @@ class Links:
     def connect(self, url: str) -> Link:
         """A new DEALER. A refusal comes later, through the monitor. Raises LinkError."""
         with _making() as made:
-            socket = self._socket(zmq.DEALER, made, url)
+            socket, key = self._socket(zmq.DEALER, made, url)
             socket.setsockopt(zmq.SNDHWM, _NO_LIMIT)
             socket.setsockopt(zmq.RECONNECT_IVL, _NEVER)
-            link = Link(url, socket, _connected(socket, url, made), None)
+            link = Link(url, socket, _connected(socket, url, made), None, key)
         return self._opened(self.dealers, url, link)
 
     def subscribe(self, owner: Any, url: str, topic: bytes, peer: str | None) -> Link:
@@ -172,9 +185,9 @@ class Links:
         This one reconnects by itself, for it has nothing to repeat.
         """
         with _making() as made:
-            socket = self._socket(zmq.SUB, made, url, peer)
+            socket, key = self._socket(zmq.SUB, made, url, peer)
             socket.setsockopt(zmq.SUBSCRIBE, topic)
-            link = Link(url, socket, _connected(socket, url, made), owner)
+            link = Link(url, socket, _connected(socket, url, made), owner, key)
         return self._opened(self._subscribers, (owner, url), link)
 
     def set_aside(self, url: str, name: str) -> None:
@@ -211,25 +224,37 @@ class Links:
         self._subscribers.clear()
         self._forgotten()
 
-    def _socket(self, kind: int, made: contextlib.ExitStack, url: str, peer: str | None = None) -> zmq.Socket[bytes]:
+    def _socket(
+        self, kind: int, made: contextlib.ExitStack, url: str, peer: str | None = None
+    ) -> tuple[zmq.Socket[bytes], tuple[str, bytes] | None]:
+        """Also which key is expected of the peer."""
         socket = self._context.socket(kind)
         made.callback(socket.close, linger=0)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.IPV6, 1)
-        if self._keys is not None:
-            public_key, secret_key = self._keys
-            socket.setsockopt(zmq.CURVE_SERVERKEY, self._server_key(url, peer))
-            socket.setsockopt(zmq.CURVE_PUBLICKEY, public_key)
-            socket.setsockopt(zmq.CURVE_SECRETKEY, secret_key)
-        return socket
+        if self._keys is None:
+            return socket, None
+        server_key, (public_key, secret_key) = self._server_key(url, peer), self._keys
+        socket.setsockopt(zmq.CURVE_SERVERKEY, server_key[1])
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, public_key)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, secret_key)
+        return socket, server_key
 
-    def _server_key(self, url: str, peer: str | None) -> bytes:
+    def _server_key(self, url: str, peer: str | None) -> tuple[str, bytes]:
         """Of the peer at this URL, or of the one that broadcasts there."""
-        own = dict(self._settings.curve_peer_keys)
-        key = own.get(url) or own.get(peer or "") or self._settings.curve_server_key
-        if key is None:  # without CURVE anybody could be at that address
+        for name in (url, peer or ""):
+            if name in self._server_keys:
+                return name, self._server_keys[name][0]
+        if self._settings.curve_server_key is None:  # without CURVE anybody could be at that address
             raise LinkError("has no key in curve_peer_keys, and there is no curve_server_key")
-        return key.encode()
+        return url, self._settings.curve_server_key.encode()
+
+    def _expect_another_key(self, link: Link) -> None:
+        """While keys are changed a peer has one of two, and nobody else can say which."""
+        name, refused = link.server_key or ("", b"")
+        keys = self._server_keys.get(name, [])
+        if link.refusal is not None and keys and keys[0] == refused:
+            keys.append(keys.pop(0))
 
     def _opened(self, links: dict[_Key, Link], key: _Key, link: Link) -> Link:
         links[key] = link
@@ -239,6 +264,7 @@ class Links:
 
     def _closed(self, link: Link | None) -> None:
         if link is not None:
+            self._expect_another_key(link)
             self._on_close(link)  # before the descriptors go: their numbers are given to others at once
             link.close()
             self._sockets.difference_update(link.sockets)

@@ -160,6 +160,7 @@ class RaftSettings:
     curve_server_key: str | None = attrs.field(default=None, validator=_curve_key)
     #: The public keys of peers that have one of their own: URL -> key, or ``URL=KEY,URL=KEY``. The key holds for what
     #: the peer broadcasts, too. Peers that are not named have ``curve_server_key``; without one they are not talked to.
+    #: A URL that is named twice, in a text, has two keys while they are changed: after a refusal the other is tried.
     curve_peer_keys: tuple[tuple[str, str], ...] = attrs.field(
         default=(), converter=_key_of_each_peer, validator=_peer_keys
     )

@@ -35,7 +35,7 @@ _TIMEOUT_S: Final = 10.0
 #: For a status: a server is there within a second, and it waits for a leader of its log for half a second itself.
 _STATUS_S: Final = 1.5
 _REFUSED: Final = "connection refused; is it running, and is this its address for servers?"
-_COLUMNS: Final = ("id", "role", "epoch", "index", "active", "clients", "passed_on", "silence_s", "format")
+_COLUMNS: Final = ("id", "role", "epoch", "index", "active", "clients", "passed_on", "silence_s", "format", "secrets")
 
 
 def _options(command: Callable[..., int]) -> Callable[..., int]:
@@ -231,6 +231,39 @@ def replace_server(server: str, **options: Any) -> int:
     return _change_members(lambda members: members.replace(server), **options)
 
 
+@ha.command("rotate-secret")
+@click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
+@click.option("--new", "begins", is_flag=True, help="Begin: make a new secret. Without it, one under way goes on.")
+@_options
+def rotate_secret(addresses: tuple[str, ...], *, begins: bool, cluster_key_file: str | None, as_json: bool) -> int:
+    """Change the secret of the servers, at all of these addresses, while they run: step by step, and the next step only
+    when each server has made the last one.
+
+    A step writes the file. Then copy it to each machine and restart the servers, one at a time, and give this command
+    again, until it says that nothing is under way. Servers accept the old secret and the new one meanwhile. Exit code
+    1, with the reason, if a server is not so far: nothing is written then.
+    """
+    from statestore_client.server.runtime.replication.rotation import SecretRotation
+
+    if cluster_key_file is None:
+        raise click.UsageError("--cluster-key-file says which file has the secret")
+    rotation = SecretRotation(cluster_key_file)
+    answers = _ask_all(addresses, "status", "", cluster_key_file, _STATUS_S)
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    reason = rotation.why_not(answers, begins=begins)
+    if not reason:
+        rotation.go_on(begins=begins)
+    if as_json:
+        print_line(json.dumps({"done": not reason, "reason": reason, **rotation.as_json()}))
+    elif not reason:
+        print_line(rotation.advice)
+    if reason:
+        click.echo(f"statestore: {reason}", err=True)
+    return exits.NEGATIVE if reason else exits.DONE
+
+
 def _change_members(
     change: Callable[[Memberships], Awaitable[None]],
     *,
@@ -277,9 +310,15 @@ def _command(address: str, purpose: str, argument: str, key_file: str | None, *,
 
 
 def _show(answer: dict[str, Any], *, as_json: bool) -> None:
-    print_line(json.dumps(answer) if as_json else "  ".join(str(answer[column]) for column in _COLUMNS))
+    print_line(json.dumps(answer) if as_json else "  ".join(_cell(answer, column) for column in _COLUMNS))
     if answer.get("warning"):
         click.echo(f"statestore: {answer['id']}: {answer['warning']}", err=True)
+
+
+def _cell(answer: dict[str, Any], column: str) -> str:
+    if column == "secrets":
+        return ",".join(answer.get(column, ())) or "-"  # releases before do not tell
+    return str(answer[column])
 
 
 def _ask_all(

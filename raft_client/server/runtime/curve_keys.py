@@ -5,6 +5,8 @@
     1.key            the public key of peer 1; 2.key, 3.key: of the others
     1.key_secret     the key pair of peer 1; on its own machine only, and readable by its user only
     clients/a.key    the public key of a client; the name is for the log
+    also/2.key       a second key of peer 2, and also/clients/a.key of a client, while keys are changed: either is let
+                     in, and a peer that does not answer to the one is expected to have the other
 
 The files have the format of ZeroMQ certificates, as ``zmq.auth.create_certificates()`` and czmq write them. The
 directory is read again while the peer runs: a key that is added counts for connections that begin more than a second
@@ -42,6 +44,7 @@ _KEY_BYTES: Final = 32
 _OTHERS: Final = 0o077
 #: The directory of their keys.
 CLIENTS: Final = "clients"
+_ALSO: Final = "also"
 
 
 class CurveKeys:
@@ -60,6 +63,7 @@ class CurveKeys:
         self._faults: set[str] = set()
         self._read_at = -math.inf
         self._peers: dict[str, bytes] = {}
+        self._also: dict[str, bytes] = {}  # second keys of peers
         self._users: dict[bytes, str] = {}
         self._looked_at = -math.inf
         self._is_there: dict[str, bool] = {}  # since then
@@ -82,9 +86,10 @@ class CurveKeys:
         """The peers whose keys are known, and this one."""
         return frozenset(self._peers) | {self.peer_id}
 
-    def of_peer(self, peer_id: str) -> bytes | None:
-        """The public key, in Z85; None if there is none."""
-        return self._peers.get(peer_id)
+    def of_peer(self, peer_id: str, refused: bytes | None = None) -> bytes | None:
+        """The public key, in Z85; None if there is none. Of two the other one, if this one was ``refused``."""
+        key = self._peers.get(peer_id)
+        return self._also.get(peer_id, key) if refused is not None and refused == key else key
 
     def check(self, peer_ids: Iterable[str]) -> None:
         """Raises SettingsError if one of these peers has no key."""
@@ -125,10 +130,15 @@ class CurveKeys:
         self._peers = _public_keys(self.folder, faults)
         clients = _public_keys(self.folder / CLIENTS, faults)
         self._users = {key: f"{CLIENTS}/{name}" for name, key in clients.items()}
-        for peer_id, key in self._peers.items():
-            if key in self._users:
-                faults.append(f"the key in {self.folder / peer_id}.key belongs to somebody else, too")
-            self._users[key] = peer_id
+        also = self.folder / _ALSO
+        second = {each.name: _public_keys(each, faults) for each in (also / CLIENTS, also)}
+        self._also = {name: key for name, key in second[_ALSO].items() if name in self._peers}
+        self._users |= {key: f"{CLIENTS}/{name}" for name, key in second[CLIENTS].items() if name in clients}
+        for folder, keys in ((self.folder, self._peers), (also, self._also)):
+            for peer_id, key in keys.items():
+                if self._users.get(key, peer_id) != peer_id:
+                    faults.append(f"the key in {folder / peer_id}.key belongs to somebody else, too")
+                self._users[key] = peer_id
         return faults
 
 

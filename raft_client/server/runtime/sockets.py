@@ -410,6 +410,7 @@ class PeerSockets:
         self._unreachable: frozenset[str] = frozenset()
         self._retry_at = 0.0
         self._missing: set[str] = set()  # those who have none, because too many files are open
+        self._next_key_at: dict[str, float] = {}  # when another of its keys may be tried
 
     def bind(self, url: str, publisher_url: str | None, public_host: str | None = None) -> tuple[str, str | None]:
         """Listen; the addresses where: a port ``*`` has become a number, and the host of the broadcasts
@@ -437,11 +438,11 @@ class PeerSockets:
             published = with_host(published, public_host)
         return _endpoint(router), published
 
-    def connect(self, peer_id: str, url: str) -> None:
-        """Open a DEALER, in place of the one that this peer had."""
+    def connect(self, peer_id: str, url: str, refused: bytes | None = None) -> None:
+        """Open a DEALER, in place of the one that this peer had. ``refused``: it does not have this key, of two."""
         self.disconnect(peer_id)
         self._urls[peer_id] = url
-        key = b"" if self._keys is None else self._keys.of_peer(peer_id)
+        key = b"" if self._keys is None else self._keys.of_peer(peer_id, refused)
         if peer_id in self._unreachable or key is None:
             return
         try:
@@ -524,9 +525,12 @@ class PeerSockets:
             if peer_id in self._unreachable or (dealer is not None and not dealer.is_refused):
                 continue
             self._keys.refresh(now)
-            key = self._keys.of_peer(peer_id)
-            if key is not None and (dealer is None or dealer.peer_key != key):
-                self.connect(peer_id, url)
+            refused = None if dealer is None else dealer.peer_key
+            key = self._keys.of_peer(peer_id, refused)
+            if key is not None and key != refused:
+                if now >= self._next_key_at.get(peer_id, 0.0):
+                    self._next_key_at[peer_id] = now + _RETRY_S
+                    self.connect(peer_id, url, refused)
             else:
                 self._handshakes.log_unreachable(peer_id, url, has_key=key is not None)
 

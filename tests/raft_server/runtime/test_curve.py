@@ -341,6 +341,41 @@ def test_keys_say_whose_they_are(folder: Path) -> None:
     assert keys.user(zmq.curve_keypair()[0]) is None
 
 
+def test_a_second_key_is_let_in_and_is_the_other_one_to_expect(folder: Path, tmp_path: Path) -> None:
+    """Of peers and clients that have a first one, and as long as the file is there."""
+    new = make_keys(tmp_path / "new")
+    (folder / "also" / "clients").mkdir(parents=True)
+    shutil.copy(new / "2.key", folder / "also")
+    shutil.copy(new / "3.key", folder / "also" / "4.key")
+    shutil.copy(new / "clients" / "app.key", folder / "also" / "clients")
+    old_key, new_key = public_key(folder / "2.key"), public_key(new / "2.key")
+    keys = CurveKeys(folder, "1")
+    assert keys.user(old_key) == keys.user(new_key) == "2"
+    assert keys.user(public_key(new / "clients" / "app.key")) == "clients/app"
+    assert keys.of_peer("4") is None
+    assert [keys.of_peer("2"), keys.of_peer("2", old_key), keys.of_peer("2", new_key)] == [old_key, new_key, old_key]
+    shutil.rmtree(folder / "also")
+    keys.read_again()
+    assert keys.user(new_key) is None
+    assert keys.of_peer("2", old_key) == old_key
+
+
+def test_a_client_finds_out_which_of_two_keys_a_peer_has(keys: Path) -> None:
+    """It appends and reads, whichever is named first."""
+    with EmbeddedCluster(1, curve_keys=keys) as cluster:
+        good = settings_for(keys, cluster.peers)
+        [(url, key)] = good.curve_peer_keys
+        other = zmq.curve_keypair()[0].decode()
+        for first, second in [(key, other), (other, key)]:
+            with RaftClient(good.evolve(curve_peer_keys=f"{url}={first},{url}={second}")) as log:
+                index = log.append(b"x")
+                with log.subscribe(index - 1) as entries:
+                    reader = iter(entries)
+                    assert next(reader).data == b"x"
+                    log.append(b"y")
+                    assert next(reader).data == b"y"
+
+
 @pytest.mark.attack("peers of the log", "names of peers that are paths of files")
 def test_names_of_peers_open_no_files(folder: Path) -> None:
     """A peer that is named as a path is not looked for: there is no key for it."""

@@ -6,12 +6,17 @@ Python's TLS knows no pre-shared keys before 3.13, so the receiver of a connecti
 is made from the secret. Nobody without the secret can show it, and who dials has the same one to compare. That the
 dialler has the secret, too, is proven inside by a code (:class:`Hello`): no one else is in between then.
 
+While the secret is changed a server has two: it shows and proves the first one, and accepts either of the other side.
+So servers agree if each one's first is among the other's: the second is added everywhere, then put first, and then the
+other one is left out.
+
 Source: HKDF of RFC 5869; TLS 1.3 of RFC 8446; Ed25519 certificates of RFC 8410.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 import datetime
 import hmac
 import json
@@ -55,20 +60,53 @@ def derive(salt: bytes, secret: bytes, info: bytes) -> bytes:
     return hmac.digest(hmac.digest(salt, secret, "sha256"), info + b"\1", "sha256")
 
 
-class ClusterSecret:
-    """Without a secret, which is for servers on one machine, codes keep nobody out and nothing is encrypted."""
+#: A file with two secrets begins with one of these lines, and has them in Base64 on the next two: the first one is
+#: used, both are accepted. Another file is a secret as a whole.
+SECOND_COMES: Final = b"# statestore: two secrets, of which the second one comes\n"
+SECOND_GOES: Final = b"# statestore: two secrets, of which the second one goes\n"
 
-    def __init__(self, secret: bytes) -> None:
-        self._secret = secret
-        self.key: Final = derive(_SALT, secret, b"codes")
+
+def secrets_in(key: bytes) -> tuple[bytes, ...]:
+    """Of what a file has without spaces around it: one, or two; an empty one if there is none. Raises SettingsError."""
+    head, _, rest = key.partition(b"\n")
+    if head + b"\n" not in (SECOND_COMES, SECOND_GOES):
+        return (key,)
+    try:
+        first, second = (base64.b64decode(line.strip(), validate=True) for line in rest.splitlines())
+    except ValueError:
+        raise SettingsError("a file with two secrets has each of them in Base64 on a line") from None
+    return (first, second)
+
+
+def fingerprint(secret: bytes) -> str:
+    """By which people tell secrets apart that they do not see."""
+    return derive(_SALT, secret, b"fingerprint")[:4].hex()
+
+
+class ClusterSecret:
+    """One, two, or none: without one, which is for servers on one machine, codes keep nobody out and nothing is
+    encrypted.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        self._secrets: Final = secrets_in(key)
+        #: The keys of codes, for each secret.
+        self.keys: Final = tuple(derive(_SALT, each, b"codes") for each in self._secrets)
+        #: That of the first one, which proves that this side has it.
+        self.key: Final = self.keys[0]
 
     def __bool__(self) -> bool:
-        return bool(self._secret)
+        return bool(self._secrets[0])
+
+    @property
+    def fingerprints(self) -> list[str]:
+        """Of the secrets, in their order; none without."""
+        return [fingerprint(each) for each in self._secrets if each]
 
     @cached_property
     def receiver_tls(self) -> ssl.SSLContext:
         """Raises SettingsError if the certificate cannot be made."""
-        certificate, private = self._pem
+        certificate, private = _pem(self._secrets[0])
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         with _file_for_openssl() as (file, path):
@@ -79,36 +117,37 @@ class ClusterSecret:
 
     @cached_property
     def dialler_tls(self) -> ssl.SSLContext:
-        """Trusts nothing but that certificate. Raises SettingsError if it cannot be made."""
+        """Trusts nothing but that certificate, of each secret. Raises SettingsError if it cannot be made."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.check_hostname = False  # the handshake inside names the address
-        context.load_verify_locations(cadata=self._pem[0].decode())
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # find the very certificate: both have the same name
+        context.load_verify_locations(cadata=b"".join(_pem(each)[0] for each in self._secrets).decode())
         return context
 
-    @cached_property
-    def _pem(self) -> tuple[bytes, bytes]:
-        """Certificate and private key."""
-        try:
-            from cryptography import x509
-            from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-            from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-        except ImportError:
-            raise SettingsError(
-                "servers with a --cluster-key-file encrypt what they say to each other: "
-                "pip install 'statestore-client[cluster]'"
-            ) from None
-        private = Ed25519PrivateKey.from_private_bytes(derive(_SALT, self._secret, b"certificate"))
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "statestore cluster")])
-        certificate = (
-            x509.CertificateBuilder(name, name, private.public_key(), _SERIAL, _FROM, _UNTIL)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .sign(private, None)
-        )
-        return (
-            certificate.public_bytes(Encoding.PEM),
-            private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
-        )
+
+def _pem(secret: bytes) -> tuple[bytes, bytes]:
+    """Certificate and private key. Raises SettingsError."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+    except ImportError:
+        raise SettingsError(
+            "servers with a --cluster-key-file encrypt what they say to each other: "
+            "pip install 'statestore-client[cluster]'"
+        ) from None
+    private = Ed25519PrivateKey.from_private_bytes(derive(_SALT, secret, b"certificate"))
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "statestore cluster")])
+    certificate = (
+        x509.CertificateBuilder(name, name, private.public_key(), _SERIAL, _FROM, _UNTIL)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(private, None)
+    )
+    return (
+        certificate.public_bytes(Encoding.PEM),
+        private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+    )
 
 
 @contextmanager
@@ -203,9 +242,13 @@ class Session:
         """The code of an array; ``role`` says who sends it."""
         return self._code(role, packed)
 
+    def has_sealed(self, role: bytes, packed: bytes, code: bytes) -> bool:
+        """Whether the other side has the key, and means this connection."""
+        return hmac.compare_digest(code, self._code(role, packed))
+
     def check(self, role: bytes, packed: bytes, code: bytes) -> None:
         """Raises RemoteProtocolError if the other side does not have the key, or means another connection."""
-        if not hmac.compare_digest(code, self._code(role, packed)):
+        if not self.has_sealed(role, packed, code):
             raise RemoteProtocolError(_OTHER_KEY)
 
     def _code(self, role: bytes, said: bytes) -> bytes:
@@ -440,8 +483,10 @@ async def receive(stream: InternalStream, secret: ClusterSecret) -> Visitor:
     nonce = secrets.token_bytes(NONCE_BYTES)
     stream.transport.write(nonce)
     packed = await stream.read(length_of(await stream.read(LENGTH_BYTES)))
-    session = Session(secret.key, nonce, await stream.read(NONCE_BYTES))
-    hello = Hello.decode(packed, await stream.read(CODE_BYTES), session)
+    dialler_nonce, code = await stream.read(NONCE_BYTES), await stream.read(CODE_BYTES)
+    sessions = [Session(key, nonce, dialler_nonce) for key in secret.keys]
+    session = next((each for each in sessions if each.has_sealed(_DIALLER, packed, code)), sessions[0])
+    hello = Hello.decode(packed, code, session)
     if secret and choice == PLAIN and hello.purpose != "pulse":
         raise RemoteProtocolError("it has the key, and does not encrypt")
     return Visitor(hello, stream, session)

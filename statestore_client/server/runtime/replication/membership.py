@@ -87,7 +87,7 @@ def _settings(urls: Mapping[str, str], members: Mapping[str, str], key: bytes, c
     if key:
         of_nodes = ClusterKeys.made_from(key, cluster, urls).of_client(urls)
         of_members = ClusterKeys.made_from(key, cluster, members).of_client(members)
-        keys = LogKeys((*of_members.peers, *of_nodes.peers), of_nodes.own)
+        keys = LogKeys((*of_nodes.peers, *of_members.peers), of_nodes.own)
     return ReplicaSettings(log=tuple(urls.values()), id="client", cluster=cluster, log_keys=keys)
 
 

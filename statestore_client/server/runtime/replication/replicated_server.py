@@ -176,6 +176,11 @@ class ReplicatedServer(Generic[M]):
         return 0 if self._driver is None else len(self._driver)
 
     @property
+    def secrets(self) -> list[str]:
+        """The fingerprints of those that it accepts; the first one is what it proves to others."""
+        return self._secret.fingerprints
+
+    @property
     def url(self) -> str:
         """Where the others come in, as ``host:port``."""
         return self._url
@@ -581,6 +586,7 @@ class OperatorCommands:
             "clients": lives.clients,
             "passed_on": lives.router.proxied,
             "listeners": lives.listeners,
+            "secrets": lives.secrets,
         }
 
     async def _promote(self, _argument: str) -> str:

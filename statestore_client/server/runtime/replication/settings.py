@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import socket
 from ipaddress import ip_address
 from pathlib import Path
@@ -24,7 +25,7 @@ from statestore_client.curve_keys import (
     write_public_key,
 )
 from statestore_client.errors import DataDirectoryError, SettingsError
-from statestore_client.server.runtime.replication.internal import derive
+from statestore_client.server.runtime.replication.internal import derive, secrets_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -138,6 +139,9 @@ def listening_address(node: ClusterNode) -> str:
 #     keys/a.key_secret               the pair of this server's own peer
 #     keys/clients/servers.key        the public key of all servers, as clients of the log
 #     keys/zmqraft.env                that pair, and where the peers are, as variables of the environment
+#     keys/also/…                     the public keys that are made from a second secret, while it is changed
+#
+# Whose own pair is of which secret is known to nobody else meanwhile, so who dials a peer tries both of its keys.
 #
 # Source: ``docs/decisions/0057-keys-of-a-cluster.md``.
 
@@ -145,11 +149,12 @@ def listening_address(node: ClusterNode) -> str:
 #: Keys for another purpose, such as the codes of the servers' internal addresses, cannot be told from these.
 _SALT: Final = b"statestore keys of a cluster's log 1"
 _CLIENT: Final = "servers"
+_ALSO: Final = "also"
 
 
 @attrs.frozen
 class LogKeys:
-    """``peers``: the URL of each peer and its public key; ``own``: the pair of the client."""
+    """``peers``: the URL of each peer and its public key, or twice with two; ``own``: the pair of the client."""
 
     peers: tuple[tuple[str, str], ...]
     own: KeyPair
@@ -169,24 +174,33 @@ class LogKeys:
 
 @attrs.frozen
 class ClusterKeys:
-    """All pairs of a cluster: of its peers, by id, and of the servers as clients of the log."""
+    """All pairs of a cluster: of its peers, by id, and of the servers as clients of the log. ``also``: those that are
+    made from a second secret.
+    """
 
     peers: tuple[tuple[str, KeyPair], ...]
     client: KeyPair
+    also: ClusterKeys | None = None
 
     @classmethod
-    def made_from(cls, secret: bytes, cluster: str, ids: Mapping[str, str]) -> Self:
-        """The same for everybody who has the secret, and names the cluster and its peers in the same way."""
+    def made_from(cls, key: bytes, cluster: str, ids: Mapping[str, str]) -> Self:
+        """The same for everybody who has the secret, or both, and names the cluster and its peers in the same way."""
+        first, *rest = secrets_in(key)
+        also = cls._made_from_one(rest[0], cluster, ids, None) if rest else None
+        return cls._made_from_one(first, cluster, ids, also)
 
+    @classmethod
+    def _made_from_one(cls, secret: bytes, cluster: str, ids: Iterable[str], also: ClusterKeys | None) -> Self:
         def pair(kind: str, name: str) -> KeyPair:
             info = b"\0".join((kind.encode(), cluster.encode(), name.encode(), b""))
             return KeyPair.of_secret(derive(_SALT, secret, info))
 
-        return cls(tuple((each, pair("peer", each)) for each in ids), pair("client", _CLIENT))
+        return cls(tuple((each, pair("peer", each)) for each in ids), pair("client", _CLIENT), also)
 
     def of_client(self, urls: Mapping[str, str]) -> LogKeys:
         """What a client of the log needs; ``urls`` are those of the peers, by id."""
-        return LogKeys(tuple((urls[each], pair.public.decode()) for each, pair in self.peers), self.client)
+        second = () if self.also is None else self.also.of_client(urls).peers
+        return LogKeys((*((urls[each], pair.public.decode()) for each, pair in self.peers), *second), self.client)
 
     def write(self, folder: Path, own: str, cluster: str, urls: Mapping[str, str]) -> None:
         """The files for the peer ``own``, and for ``zmqraft``, which finds the peers at ``urls``, by id.
@@ -196,11 +210,12 @@ class ClusterKeys:
         pair = dict(self.peers)[own]
         try:
             self._check(folder, own, pair)
-            (folder / "clients").mkdir(parents=True, exist_ok=True)
+            _write_public_keys(folder, self)
             folder.chmod(0o700)
-            for each, of_peer in self.peers:
-                write_public_key(folder / f"{each}.key", of_peer)
-            write_public_key(folder / "clients" / f"{_CLIENT}.key", self.client)
+            if self.also is None:
+                shutil.rmtree(folder / _ALSO, ignore_errors=True)
+            else:
+                _write_public_keys(folder / _ALSO, self.also)
             write_pair(folder / f"{own}.key_secret", pair)
             write_private(folder / "zmqraft.env", self._variables(cluster, urls))
         except OSError as error:
@@ -214,10 +229,11 @@ class ClusterKeys:
             found = read_pair(file)
         except SettingsError as error:
             raise DataDirectoryError(f"{error.message}. Remove it, and it is made anew") from error
-        if found != pair:
+        if found not in (pair, None if self.also is None else dict(self.also.peers)[own]):
             raise DataDirectoryError(
                 f"the keys in {folder} were made from another secret, or for another cluster. If the secret has "
-                "changed at all servers, stop them all and remove the directory of keys of each"
+                "changed at all servers, stop them all and remove the directory of keys of each; statestore ha "
+                "rotate-secret changes it while they run"
             )
 
     def _variables(self, cluster: str, urls: Mapping[str, str]) -> str:
@@ -230,6 +246,13 @@ class ClusterKeys:
         }
         lines = (f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
         return "# For zmqraft: set -a; . this file\n" + "".join(lines)
+
+
+def _write_public_keys(folder: Path, keys: ClusterKeys) -> None:
+    (folder / "clients").mkdir(parents=True, exist_ok=True)
+    for each, of_peer in keys.peers:
+        write_public_key(folder / f"{each}.key", of_peer)
+    write_public_key(folder / "clients" / f"{_CLIENT}.key", keys.client)
 
 
 # -- settings ----------------------------------------------------------------------------------------------------------
@@ -260,7 +283,7 @@ def _is_port(_settings: object, field: attrs.Attribute[int], value: object) -> N
 
 
 def _is_key(_settings: object, _field: attrs.Attribute[bytes], value: object) -> None:
-    if not isinstance(value, bytes) or (value and len(value) < _MIN_KEY_BYTES):
+    if not isinstance(value, bytes) or (value and min(map(len, secrets_in(value))) < _MIN_KEY_BYTES):
         raise SettingsError(f"the key of the replicated servers has at least {_MIN_KEY_BYTES} bytes")
 
 
@@ -300,7 +323,8 @@ class ReplicaSettings:
     different from those of the others. ``cluster``: the name (ident) of the Raft cluster.
 
     The others connect to ``internal_host:internal_port`` (0 for a free port), and are told ``internal_address`` if
-    that is another one, as ``host:port``. ``key`` is a secret that all of them have; empty only on one machine.
+    that is another one, as ``host:port``. ``key`` is a secret that all of them have, or the two that a file has while
+    it is changed; empty only on one machine.
     ``log_keys`` if the peers have keys; those of ``log`` must be among them.
     ``peer``: a peer of the log in the process of this server; :meth:`in_cluster` is the way to have one.
     ``awaits_import``: do not begin with an empty log, because a data directory is to be copied into it.
@@ -338,11 +362,12 @@ class ReplicaSettings:
         keys = self.log_keys
         if keys is None:
             return raft
-        peers, own = dict(keys.peers), keys.own
-        if missing := [url for url in self.log if url not in peers]:
+        peers, own = tuple(dict.fromkeys(keys.peers)), keys.own
+        if missing := [url for url in self.log if url not in dict(peers)]:
             raise SettingsError(f"the log: there is no key of {', '.join(missing)}")
         public, secret = own.public.decode(), own.secret.decode()
-        return raft.evolve(curve_peer_keys=peers, curve_public_key=public, curve_secret_key=secret)
+        text = ",".join(f"{url}={key}" for url, key in peers)  # a URL may be there twice
+        return raft.evolve(curve_peer_keys=text, curve_public_key=public, curve_secret_key=secret)
 
     @classmethod
     def in_cluster(

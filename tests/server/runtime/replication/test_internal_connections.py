@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import gc
 import socket
 import sys
@@ -12,14 +13,18 @@ from typing import Any
 
 import pytest
 
-from statestore_client.errors import RemoteProtocolError
+from statestore_client.errors import RemoteProtocolError, SettingsError
 from statestore_client.server.runtime.replication.internal import (
     ENCRYPTED,
     MAGIC,
+    SECOND_COMES,
+    SECOND_GOES,
     ClusterSecret,
+    Hello,
     InternalListener,
     InternalStream,
     Session,
+    dial,
     receive,
 )
 from statestore_client.server.runtime.replication.liveness import HeartbeatThread
@@ -44,6 +49,66 @@ def test_the_key_of_the_certificate_needs_no_directory(monkeypatch: pytest.Monke
     """In a container nothing but the volume may be writable; and no disk has the key."""
     monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
     assert ClusterSecret(bytes(16)).receiver_tls.get_ca_certs() == []
+
+
+_OLD, _NEW = b"the old secret of them", b"the new secret of them"
+
+
+def _two(head: bytes, *secrets: bytes) -> bytes:
+    return head + b"\n".join(map(base64.b64encode, secrets))
+
+
+#: What servers have while the secret is changed, in the order of the steps.
+_STEPS = (_OLD, _two(SECOND_COMES, _OLD, _NEW), _two(SECOND_GOES, _NEW, _OLD), _NEW)
+_PROVEN = (_OLD, _OLD, _NEW, _NEW)
+_ACCEPTED = ((_OLD,), (_OLD, _NEW), (_NEW, _OLD), (_NEW,))
+
+
+@pytest.mark.parametrize("purpose", ["status", "pulse"])
+@pytest.mark.parametrize("dialler", range(4))
+@pytest.mark.parametrize("receiver", range(4))
+async def test_servers_whose_steps_follow_each_other_let_each_other_in(
+    purpose: str, dialler: int, receiver: int
+) -> None:
+    """While the secret is changed. Those that are further apart do not: with TLS each has to have what the other one
+    proves, and without, for signs of life, the receiver what the dialler does.
+    """
+    loop = asyncio.get_running_loop()
+    met: asyncio.Future[InternalStream] = loop.create_future()
+    server = await loop.create_server(lambda: InternalStream(met.set_result), "127.0.0.1", 0)
+    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+    async def let_in() -> None:
+        stream = await met
+        try:
+            (await receive(stream, ClusterSecret(_STEPS[receiver]))).answer("", "a")
+        except BaseException:
+            stream.transport.abort()
+            raise
+
+    receiving = asyncio.create_task(let_in())
+    async with asyncio.timeout(10), server:
+        try:
+            stream, _ = await dial(address, Hello(purpose, "b", address), ClusterSecret(_STEPS[dialler]))
+            stream.transport.abort()
+            is_in = True
+        except (EOFError, OSError, RemoteProtocolError):
+            is_in = False
+        with suppress(OSError, RemoteProtocolError):
+            await receiving
+        (await met).transport.abort()
+    shown, accepted = _PROVEN[dialler], _ACCEPTED[receiver]
+    assert is_in == (shown in accepted and (purpose == "pulse" or _PROVEN[receiver] in _ACCEPTED[dialler]))
+    assert is_in or abs(dialler - receiver) > 1
+
+
+def test_a_file_of_two_secrets_that_is_damaged_is_refused() -> None:
+    """Half of it is no secret, and the whole of it neither."""
+    for text in (b"", base64.b64encode(_OLD), b"\n".join([base64.b64encode(_OLD)] * 3), b"?\n?"):
+        with pytest.raises(SettingsError, match="has each of them in Base64"):
+            ClusterSecret(SECOND_COMES + text)
+    assert ClusterSecret(_STEPS[1]).fingerprints == ClusterSecret(_STEPS[2]).fingerprints[::-1]
+    assert ClusterSecret(b"").fingerprints == []
 
 
 @pytest.mark.attack("replicated servers", "say something before the encryption begins")

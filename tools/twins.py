@@ -41,7 +41,7 @@ TWINS: Final = {
     "raft_client": ("client", "key_values", "mirror", "readers", "watch"),
     "statestore_client": ("client", "leases", "locks", "steps", "watch"),
     "statestore_client/kvstore": ("client",),
-    "statestore_client/recipes": ("counter", "members", "semaphore"),
+    "statestore_client/recipes": ("barrier", "counter", "members", "partitioner", "semaphore"),
 }
 
 #: Modules that both packages have, since neither client imports the other's package: source -> its copy.
@@ -62,6 +62,7 @@ NAMES: Final = {
     "aio_connector": "sync_connector",
     "check_loop": "check_process",
     "share_aio": "share_sync",
+    "AsyncBarrier": "Barrier",
     "AsyncCounter": "Counter",
     "AsyncElection": "Election",
     "AsyncEntries": "Entries",
@@ -76,6 +77,7 @@ NAMES: Final = {
     "AsyncMembers": "Members",
     "AsyncMembersWatch": "MembersWatch",
     "AsyncMirrorChanges": "MirrorChanges",
+    "AsyncPartitioner": "Partitioner",
     "AsyncRaftClient": "RaftClient",
     "AsyncSemaphore": "Semaphore",
     "AsyncSiteClient": "SiteClient",

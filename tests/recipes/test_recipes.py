@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from support.waiting import eventually
 
 from statestore_client import (
     AsyncStateStoreClient,
+    ClosedError,
     FencingTokenRequiredError,
     InvalidArgumentError,
     LockNotAcquiredError,
@@ -22,11 +25,15 @@ from statestore_client import (
     StateStoreClient,
 )
 from statestore_client.recipes import (
+    AsyncBarrier,
     AsyncCounter,
     AsyncMembers,
+    AsyncPartitioner,
     AsyncSemaphore,
+    Barrier,
     Counter,
     Members,
+    Partitioner,
     Roster,
     Semaphore,
 )
@@ -187,6 +194,88 @@ def test_members_know_that_they_may_be_out_of_date(server: EmbeddedServer) -> No
             assert next(rosters).is_current
 
 
+# -- partitioner -------------------------------------------------------------------------------------------------------
+
+
+def settled(*several: Partitioner) -> dict[str, list[str]]:
+    """Who has what, when each item is somebody's and all have their share. At no time has an item two owners."""
+    everything: list[str] = []
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        shares = {each.member: sorted(each.update(0.01)) for each in several}
+        names = {each.member: sorted(item for item, lease in each.update().items() if lease.valid) for each in several}
+        everything = sorted(item for share in names.values() for item in share)
+        assert len(everything) == len(set(everything))
+        if everything == ITEMS and shares == names and max(map(len, names.values())) <= -(-len(ITEMS) // len(several)):
+            return names
+    raise AssertionError(f"not shared within 20 s: {everything}")
+
+
+ITEMS = ["a", "b", "c", "d", "e"]
+
+
+def test_work_is_shared_and_handed_over(server: EmbeddedServer) -> None:
+    """Who comes gets its share when the others have given it up; who goes leaves it to them, and who dies does."""
+    with StateStoreClient(server.url) as store, StateStoreClient(server.url) as other:
+        first = Partitioner(store, "work", ITEMS, member="first", rescan=0.05)
+        second = Partitioner(other, "work", reversed(ITEMS), member="second", rescan=0.05, lease=60)
+        with first:
+            assert settled(first) == {"first": ITEMS}
+            token = first.update()["b"].fencing_token
+            with second:
+                assert settled(first, second) == {"first": ["a", "c", "e"], "second": ["b", "d"]}
+                assert second.update()["b"].fencing_token > token
+                assert set(first.update()) == {"a", "c", "e"}
+            assert settled(first) == {"first": ITEMS}
+        assert list(store.scan("work/*")) == []
+
+
+def test_the_items_of_a_member_that_has_died_are_free_when_its_leases_have_ended(server: EmbeddedServer) -> None:
+    """Not before: it might be at work."""
+    with StateStoreClient(server.url) as store, StateStoreClient(server.url) as other:
+        dead = Partitioner(other, "work", ITEMS, member="dead", rescan=0.05, lease=60)
+        dead.__enter__()
+        assert settled(dead) == {"dead": ITEMS}
+        with Partitioner(store, "work", ITEMS, rescan=0.05, lease=600) as left:
+            other.close()
+            assert left.update() == {}
+            server.clock.advance(61, keep_alive=False)
+            assert list(settled(left).values()) == [ITEMS]
+
+
+def test_a_member_that_was_away_for_too_long_begins_anew(server: EmbeddedServer) -> None:
+    """What it had is not its any more; it joins again, and gets a share."""
+    with StateStoreClient(server.url) as store:
+        with Partitioner(store, "work", ITEMS, rescan=0.05, member="one", lease=1.5) as work:
+            before = dict(settled(work)) and work.update()
+            server.clear()
+            eventually(lambda: not any(lease.valid for lease in before.values()))
+            eventually(lambda: sorted(work.update(0.1)) == ITEMS)
+        with pytest.raises(ClosedError, match="while its block runs"):
+            work.update()
+
+
+# -- barrier -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_barrier_lets_through_those_that_wait(server: EmbeddedServer) -> None:
+    """When it is taken away, or was never there."""
+    with StateStoreClient(server.url) as store, ThreadPoolExecutor(3) as pool:
+        barrier = Barrier(store, "gate")
+        assert barrier.wait(0)
+        assert barrier.create()
+        assert not barrier.create()
+        assert not barrier.wait(0.01)
+        waiting = [pool.submit(barrier.wait, 20) for _ in range(3)]
+        assert barrier.remove()
+        assert not barrier.remove()
+        assert all(each.result(20) for each in waiting)
+        barrier.create(expiry=30)
+        through = pool.submit(barrier.wait, 20)
+        server.clock.advance(31, keep_alive=False)
+        assert through.result(20)
+
+
 # -- with asyncio, and what both have ----------------------------------------------------------------------------------
 
 
@@ -207,6 +296,13 @@ async def test_the_same_with_asyncio(server: EmbeddedServer) -> None:
                 assert (await anext(rosters)).names == (await group.present()).names == ("one",)
             assert (await anext(rosters)).names == ()
         assert [roster async for roster in rosters] == []
+        barrier = AsyncBarrier(store, "gate")
+        await barrier.create()
+        waiting = asyncio.ensure_future(barrier.wait(20))
+        assert await barrier.remove()
+        assert await waiting
+        async with AsyncPartitioner(store, "work", ["a"]) as work:
+            assert list(await work.update(20)) == ["a"]
 
 
 @pytest.mark.parametrize(
@@ -216,6 +312,8 @@ async def test_the_same_with_asyncio(server: EmbeddedServer) -> None:
         lambda store: Semaphore(store, "n", 2),
         lambda store: Members(store, "n"),
         lambda store: Members(store, "n").watch(),
+        lambda store: Partitioner(store, "n", ["a"]),
+        lambda store: Barrier(store, "n"),
     ],
 )
 def test_none_of_them_is_pickled(make: Callable[[StateStoreClient], Any]) -> None:

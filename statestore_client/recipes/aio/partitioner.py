@@ -1,0 +1,130 @@
+"""A set of work that is shared among the members of a group, and handed over when somebody comes or goes."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NoReturn, Self
+
+from statestore_client.aio.client import AsyncStateStoreClient
+from statestore_client.aio.leases import AsyncLease
+from statestore_client.core.arguments import check_wait
+from statestore_client.errors import ClosedError, PickleRefusedError, StateStoreError
+from statestore_client.recipes.aio.members import DEFAULT_RESCAN_S, AsyncMembers
+from statestore_client.recipes.roster import Roster
+from statestore_client.recipes.shares import checked_items, share_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: How soon an item is asked for again that another member has not given back yet, in seconds.
+_AGAIN_S: Final = 0.5
+
+
+class AsyncPartitioner:
+    """Shares ``items`` among all that enter one of the same ``name``; all of them give the same items.
+
+    ::
+
+        with Partitioner(store, "line1/work", ["press-1", "press-2", "oven"]) as work:
+            while True:
+                for item, lease in work.update(timeout=1.0).items():
+                    ...  # one piece of work for the item; lease.store writes it
+
+    Each item is a lock, ``NAME/items/ITEM``, and the members are a group, ``NAME/members``. When somebody comes or goes
+    all agree on new shares. An item that has another owner then is given back by the old one in its next
+    :meth:`update`, and taken by the new one after that: two never have it at a time. Items of a member that has died
+    are free when its leases have ended, after ``lease`` seconds.
+
+    What is protected: what is read and written through ``lease.store``, with the token of the item's own lock. Whatever
+    else a member does may be late when it has stood still: ask ``lease.check()`` before. What it does not do: work
+    between two updates is not interrupted, so call it often; items are not weighed, only counted.
+    """
+
+    def __init__(
+        self,
+        store: AsyncStateStoreClient,
+        name: str,
+        items: Iterable[str],
+        *,
+        member: str | None = None,
+        lease: float = 10.0,
+        rescan: float = DEFAULT_RESCAN_S,
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._items = checked_items(items)
+        self._lease_s = lease
+        #: What this member is called in the group.
+        self.member: str = uuid.uuid4().hex if member is None else member
+        self._group = AsyncMembers(store, f"{name}/members", lease=lease)
+        self._rosters = self._group.watch(rescan=rescan)
+        self._roster = Roster({})
+        self._membership: AsyncLease | None = None
+        self._held: dict[str, AsyncLease] = {}
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError("a partitioner cannot be pickled: send client.settings, its name and its items")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name[:80]!r}, {len(self._held)} of {len(self._items)} items>"
+
+    async def update(self, timeout: float = 0.0) -> dict[str, AsyncLease]:
+        """Give back what others should have, and take what is due to this member; returns what it has now.
+
+        If there is nothing to do it waits for a change, up to ``timeout`` seconds. Raises ClosedError where it was not
+        entered, and what :meth:`Lock.try_acquire` raises; what is held stays held then.
+        """
+        if self._membership is None:
+            raise ClosedError("a partitioner works while its block runs")
+        patience = check_wait(timeout) or 0.0
+        if not self._membership.valid:
+            await self._give_back(set(self._held))  # the others think that this member is gone
+            self._membership = await self._group.join(self.member)
+        while (roster := await self._rosters.get(timeout=0)) is not None:
+            self._roster = roster
+        if not await self._share() and patience:
+            is_all = len(self._held) == len(share_of(self.member, self._roster.names, self._items))
+            self._roster = await self._rosters.get(patience if is_all else min(patience, _AGAIN_S)) or self._roster
+            await self._share()
+        return dict(self._held)
+
+    async def _share(self) -> bool:
+        """Whether it has other items than before."""
+        before = set(self._held)
+        wanted = share_of(self.member, self._roster.names, self._items)
+        await self._give_back({item for item, lease in self._held.items() if item not in wanted or not lease.valid})
+        for item in sorted(wanted - self._held.keys()):
+            lease = await self._store.lock(f"{self._name}/items/{item}", lease=self._lease_s).try_acquire()
+            if lease is not None:
+                self._held[item] = lease
+        return before != set(self._held)
+
+    async def _give_back(self, items: set[str]) -> None:
+        for item in sorted(items):
+            with contextlib.suppress(StateStoreError):  # it ends by itself
+                await self._held.pop(item).release()
+
+    async def __aenter__(self) -> Self:
+        self._membership = await self._group.join(self.member)
+        try:
+            await self._rosters.start()
+        except BaseException:
+            await self._leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
+        """The items first: who sees that this member is gone finds them free."""
+        membership, self._membership = self._membership, None
+        await self._give_back(set(self._held))
+        await self._rosters.close()
+        if membership is not None:
+            with contextlib.suppress(StateStoreError):
+                await membership.release()

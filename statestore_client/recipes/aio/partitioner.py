@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NoReturn, Self
 from statestore_client.aio.client import AsyncStateStoreClient
 from statestore_client.aio.leases import AsyncLease
 from statestore_client.core.arguments import check_wait
-from statestore_client.errors import ClosedError, PickleRefusedError, StateStoreError
+from statestore_client.errors import ClosedError, LockNotAcquiredError, PickleRefusedError, StateStoreError
 from statestore_client.recipes.aio.members import DEFAULT_RESCAN_S, AsyncMembers
 from statestore_client.recipes.roster import Roster
 from statestore_client.recipes.shares import checked_items, share_of
@@ -73,15 +73,19 @@ class AsyncPartitioner:
     async def update(self, timeout: float = 0.0) -> dict[str, AsyncLease]:
         """Give back what others should have, and take what is due to this member; returns what it has now.
 
-        If there is nothing to do it waits for a change, up to ``timeout`` seconds. Raises ClosedError where it was not
-        entered, and what :meth:`Lock.try_acquire` raises; what is held stays held then.
+        If there is nothing to do it waits for a change, up to ``timeout`` seconds. A member that was away for longer
+        than its lease has nothing, and joins again. Raises ClosedError where it was not entered, and what
+        :meth:`Lock.try_acquire` raises; what is held stays held then.
         """
         if self._membership is None:
             raise ClosedError("a partitioner works while its block runs")
         patience = check_wait(timeout) or 0.0
         if not self._membership.valid:
             await self._give_back(set(self._held))  # the others think that this member is gone
-            self._membership = await self._group.join(self.member)
+            try:
+                self._membership = await self._group.join(self.member, patience)
+            except LockNotAcquiredError:  # its former lease has not ended at the server, whose clock decides
+                return {}
         while (roster := await self._rosters.get(timeout=0)) is not None:
             self._roster = roster
         if not await self._share() and patience:

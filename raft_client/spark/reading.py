@@ -326,17 +326,18 @@ def _merge(batches: Iterator[Sequence[LogEntry]]) -> Iterator[list[LogEntry]]:
 def _read_snapshot(client: RaftClient, part: SnapshotPart) -> pa.RecordBatch:
     """All of it at once: it is one value."""
     pieces: list[bytes] = []
-    for chunk in client.entries(0, 0):
-        if not isinstance(chunk, SnapshotChunk):
-            continue
-        if chunk.index != part.until:
-            raise HistoryOutrunError(
-                f"the log was compacted again meanwhile: its snapshot is now at {chunk.index}, not at {part.until}",
-                snapshot_index=chunk.index,
-            )
-        if chunk.is_first:
-            pieces.clear()
-        pieces.append(chunk.data)
-        if chunk.is_last:
-            return snapshot_batch(chunk.index, chunk.term, b"".join(pieces))
+    with client.entries(0, 0) as chunks:
+        for chunk in chunks:
+            if not isinstance(chunk, SnapshotChunk):
+                continue
+            if chunk.index != part.until:
+                raise HistoryOutrunError(
+                    f"the log was compacted again meanwhile: its snapshot is now at {chunk.index}, not at {part.until}",
+                    snapshot_index=chunk.index,
+                )
+            if chunk.is_first:
+                pieces.clear()
+            pieces.append(chunk.data)
+            if chunk.is_last:
+                return snapshot_batch(chunk.index, chunk.term, b"".join(pieces))
     raise OutOfDateLogError(f"the snapshot at {part.until} is gone")

@@ -118,11 +118,12 @@ class _StateReader:
 
     async def _read_to(self, end: int) -> None:
         while self.index < end:
-            async for item in self._client.entries(self.index, end - self.index, snapshot=SnapshotPolicy.REFUSE):
-                if isinstance(item, RaftEntry):
-                    self.index = item.index
-                    if item.is_state:
-                        self._receive(item.index, item.data)
+            async with self._client.entries(self.index, end - self.index, snapshot=SnapshotPolicy.REFUSE) as items:
+                async for item in items:
+                    if isinstance(item, RaftEntry):
+                        self.index = item.index
+                        if item.is_state:
+                            self._receive(item.index, item.data)
 
     def _receive(self, index: int, data: bytes) -> None:
         self._member.receive(index, data, system_clock())

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, Protocol
 
 from raft_client import (
@@ -27,7 +28,7 @@ from statestore_client.server.runtime.fairness import SLICE_S
 from statestore_client.server.runtime.observability.logs import LOGGER
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
     from typing import Any
 
     from raft_client import AsyncSubscriber
@@ -63,18 +64,22 @@ async def find_base(client: AsyncRaftClient) -> tuple[int, LogEntry] | None:
         base = await _search(client, first - 1, end)
     if not base:
         return None
-    async for at, entry in entries_of_servers(client, base - 1, base):
-        return at, entry
+    async with aclosing(entries_of_servers(client, base - 1, base)) as entries:
+        async for at, entry in entries:
+            return at, entry
     raise ReplicatedLogError(f"the snapshot at {base} of the log is gone: the log was trimmed by something else")
 
 
-async def entries_of_servers(client: AsyncRaftClient, after: int, end: int) -> AsyncIterator[tuple[int, LogEntry]]:
+async def entries_of_servers(
+    client: AsyncRaftClient, after: int, end: int
+) -> AsyncGenerator[tuple[int, LogEntry], None]:
     """Those that servers have appended, up to ``end``. Raises what the client raises, and UnreadableLogError."""
     if after >= end:
         return
-    async for item in client.entries(after, end - after, snapshot=SnapshotPolicy.SKIP):
-        if isinstance(item, RaftEntry) and item.is_state:
-            yield item.index, decode(item.data)
+    async with client.entries(after, end - after, snapshot=SnapshotPolicy.SKIP) as items:
+        async for item in items:
+            if isinstance(item, RaftEntry) and item.is_state:
+                yield item.index, decode(item.data)
 
 
 async def _search(client: AsyncRaftClient, after: int, end: int) -> int:

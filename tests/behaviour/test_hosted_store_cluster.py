@@ -154,7 +154,7 @@ async def _strike(shared: SharedStore, fate: str) -> None:
         former.line.cut()
     else:
         former.send(_SIGNALS[fate])
-        shared.paused.add(former)  # nobody asks it
+    shared.paused.add(former)  # nobody asks it: it may not know yet
     assert await shared.active() is not former
     shared.paused.discard(former)
     if fate == "cut off":

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from short_log import compacted
+from short_log import CHUNKS, compacted
 from support.waiting import eventually
 
 pytest.importorskip("pyarrow")
@@ -159,6 +159,14 @@ def test_a_compaction_after_the_plan_fails_the_task(peers: ScriptedCluster) -> N
         rows(peers, EntryRange(Position(2), 10))
     assert caught.value.snapshot_index == 4
     with pytest.raises(HistoryOutrunError, match="compacted again meanwhile: its snapshot is now at 4, not at 3"):
+        rows(peers, SnapshotPart(3))
+
+
+def test_a_snapshot_that_is_another_one_is_not_awaited(peers: ScriptedCluster) -> None:
+    """Its first piece is enough, and the stream is closed then: a stream that was dropped would warn."""
+    compacted(peers)
+    peers.script("1", ENTRIES, lambda arguments: [] if arguments[1:] == [b"\x00"] else CHUNKS[:1])
+    with pytest.raises(HistoryOutrunError, match="compacted again meanwhile"):
         rows(peers, SnapshotPart(3))
 
 

@@ -328,6 +328,7 @@ _STOPS: Final = {getattr(signal, name, None) for name in ("SIGTSTP", "SIGTTIN", 
 _OF_TERMINAL: Final = _STOPS | {getattr(signal, name, None) for name in ("SIGINT", "SIGQUIT")}
 _CHILD: Final = getattr(signal, "SIGCHLD", None)
 _CONTINUE: Final = getattr(signal, "SIGCONT", None)
+_STOP: Final = getattr(signal, "SIGTSTP", None)
 _HAS_GROUPS: Final = hasattr(os, "killpg")  # Windows has none
 
 
@@ -392,15 +393,18 @@ class _Group:
         self._may_go_on = may_go_on
         self._is_alone = foreground  # there is no group
         self._is_beyond_us = False  # it runs as another user, and that was said
+        self._has_sent_stop = False  # Ctrl-Z was handed on just now
 
     def has_ended(self) -> bool:
         """Whether no process is left; sets the exit code of the command, and sees to one that was stopped."""
         if not _HAS_GROUPS:
             return self._process.poll() is not None
         if self._process.returncode is None:
+            was_sent, self._has_sent_stop = self._has_sent_stop, False
             pid, status = os.waitpid(self._process.pid, os.WNOHANG | os.WUNTRACED)
             if pid and os.WIFSTOPPED(status):
-                self._has_stopped(os.WSTOPSIG(status))
+                # One that waited for the terminal by then would be continued, and Ctrl-Z be lost with that.
+                self._has_stopped(signal.SIGTSTP if was_sent else os.WSTOPSIG(status))
             elif pid:
                 self._process.returncode = os.waitstatus_to_exitcode(status)
         if self._process.returncode is None:
@@ -414,6 +418,7 @@ class _Group:
         if number == _CHILD or (number == _CONTINUE and not self._may_go_on()):
             return
         self._send(number)
+        self._has_sent_stop = number == _STOP
 
     def end(self) -> None:
         """Ask for its end, also of one that is stopped."""

@@ -18,6 +18,7 @@ from support.waiting import eventually
 
 from raft_client._common.command_line import start_command
 from statestore_client import StateStoreClient
+from statestore_client.cli import lock
 from statestore_client.cli.lock import caught_signals, run_group
 from statestore_client.server import EmbeddedServer
 
@@ -86,6 +87,24 @@ def test_the_exit_code_is_known_where_the_end_of_children_is_ignored() -> None:
         assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGCHLD, before)
+
+
+def test_ctrl_z_stops_a_command_that_waits_for_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was stopped because it wants to read, and nobody has seen that yet: it is not just continued."""
+    stopped: list[int] = []
+    monkeypatch.setattr(lock._Group, "_stop_as_well", lambda _, number: stopped.append(number))
+    monkeypatch.setattr(lock, "_terminal_is_with", lambda group: group == os.getpgrp())
+    process = start_command(["sh", "-c", "kill -TTIN $$; sleep 60"], os.environ, own_group=True)
+    group = lock._Group(process, lambda: True, foreground=False)
+    try:
+        stat = Path(f"/proc/{process.pid}/stat")
+        eventually(lambda: stat.read_bytes().rpartition(b")")[2].split()[0] == b"T", "it waits for the terminal")
+        group.hand_on(signal.SIGTSTP)
+        assert not group.has_ended()
+        assert stopped == [signal.SIGTSTP]
+    finally:
+        group.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("command", [("lock", "job"), ("elect", "job")])

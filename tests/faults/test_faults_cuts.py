@@ -40,6 +40,7 @@ async def run_cut(shell: Shell, server: EmbeddedServer, key: str, *, up: int | N
         return proxy.connections
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("direction", ["up", "down"])
 async def test_a_cut_at_any_byte_harms_no_request(shell: Shell, server: EmbeddedServer, direction: str) -> None:
     """After a cut at any byte the session is resumed and each request is applied once, from the server's cache when

@@ -31,7 +31,7 @@ SEED = int(os.environ.get("STATESTORE_TEST_SEED", "1"))
 DAY = SEED // 100_000
 
 #: Of the processor, for the schedules of one kind at scale 1.
-_BUDGET_S = 8.0
+_BUDGET_S = 6.0
 _CHUNK = 50
 _SHOWN = 5
 

@@ -194,12 +194,12 @@ def test_a_broker_lets_go_of_a_lost_client_without_a_keep_alive(figures: Callabl
 
 
 _CLIENTS_OF_A_PEER = """
-import sys, time
+import sys, threading, time
 from raft_client import RaftClient
 clients = [RaftClient(sys.argv[1]).open() for _ in range(5)]
 readers = [client.subscribe() for client in clients[:2]]
 for reader in readers:
-    reader.start()
+    threading.Thread(target=list, args=(reader,), daemon=True).start()
 for client in clients:
     client.append(b"x")
 print("ready")

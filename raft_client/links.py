@@ -250,7 +250,7 @@ class Links:
         return url, self._settings.curve_server_key.encode()
 
     def _expect_another_key(self, link: Link) -> None:
-        """While keys are changed a peer has one of two, and nobody else can say which."""
+        """Try the other key of a peer that refused this one, because it has either while its keys are changed."""
         name, refused = link.server_key or ("", b"")
         keys = self._server_keys.get(name, [])
         if link.refusal is not None and keys and keys[0] == refused:

@@ -271,7 +271,7 @@ class StreamPlanner:
         self._confirmed = True
 
     def _place(self, index: int) -> Position:
-        """The position of an entry; its index alone, which nobody checks, when it was compacted in this moment."""
+        """Return the position of an entry; if that was compacted meanwhile, its index alone, which is not checked."""
         with self._open().entries(index - 1, 1, snapshot=SnapshotPolicy.SKIP) as stream:
             batch = stream.next_batch()
         found = batch[0] if isinstance(batch, Sequence) else None

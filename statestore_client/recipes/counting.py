@@ -8,7 +8,7 @@ from typing import Final
 
 from statestore_client.errors import InvalidArgumentError
 
-#: Python refuses texts of more than 4,300 digits; nobody counts that far.
+#: Below the 4,300 digits at which ``int()`` refuses a text with a ValueError of its own.
 _NUMBER: Final = re.compile(rb"[+-]?\d{1,4000}")
 
 

@@ -17,7 +17,7 @@ from statestore_client.errors import InvalidArgumentError
 
 @attrs.frozen
 class Roster:
-    """The members of a group: name -> holder, which is another one when somebody has taken the name anew.
+    """The members of a group, each name with its holder. A name that is taken again has another holder.
 
     ``is_current`` is False while the connection is down: there may be others meanwhile.
     """
@@ -67,7 +67,7 @@ def name_in(group: str, key: bytes) -> str | None:
 
 
 class RosterView:
-    """Turns events into rosters, each told once."""
+    """Makes rosters of the events of a watch, and says which event changed the roster."""
 
     __slots__ = ("_group", "roster")
 

@@ -268,7 +268,7 @@ def test_a_batch_keeps_its_results_when_another_thread_is_inside_until_its_time_
         if late:
             yield "late", b"v"
         else:
-            time.sleep(limit_s)
+            time.sleep(limit_s)  # the condition is this time: all that was sent is over its limit then
 
     if late:
         with pytest.raises(BatchError, match=r"1 of .* items failed; .*: another thread was at work") as raised:

@@ -15,7 +15,7 @@ import pytest
 from support.ports import reserved_ports
 from support.waiting import eventually
 
-import statestore_client.cli.ha  # noqa: F401 - CPython 3.11 cannot parse in two threads at once, as pytest would then
+import statestore_client.cli.ha  # noqa: F401 - before threads start: pytest rewrites modules as they are imported, and CPython 3.11 fails to do that in two threads
 from raft_client._common import exits
 from statestore_client import StateStoreClient
 from statestore_client.server import EmbeddedServer, ReplicaSettings

@@ -345,7 +345,7 @@ class AsyncSiteClient:
     def follow_lost_keys(
         self, callback: Callable[[LostKey], object] | None = None
     ) -> AsyncSiteStream[dict[str, LostKey], LostKey]:
-        """What :meth:`lost_keys` gives, and each key that is lost from then on: whoever has set it, and wherever.
+        """Follow :meth:`lost_keys`: first those that are lost already, then each that is lost, set by any client.
 
         ``callback`` is called with those that are lost at first, and then with each one, as that of :meth:`subscribe`.
         After a new start of the site nothing is lost: it has nothing to lose.

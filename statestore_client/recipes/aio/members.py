@@ -107,7 +107,7 @@ class AsyncMembers:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._group[:80]!r}>"
 
-    @acquisition  # asyncio only: there, what waits for a lease has to be told from the lease
+    @acquisition  # asyncio only: lets "async with" wait for the lease and enter it
     async def join(self, name: str | None = None, timeout: float | None = None) -> AsyncLease:
         """Be a member, as ``name`` (a unique one by default); leaving the lease, or releasing it, leaves the group.
 

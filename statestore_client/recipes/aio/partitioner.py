@@ -1,4 +1,4 @@
-"""A set of work that is shared among the members of a group, and handed over when somebody comes or goes."""
+"""Share work among the members of a group, and hand items over when a member joins or leaves."""
 
 from __future__ import annotations
 

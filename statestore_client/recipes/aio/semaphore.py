@@ -33,7 +33,7 @@ class AsyncSemaphore:
         self._name = name
         self._permits = check_permits(permits)
         self._lease_s = lease
-        self._random = Random()  # noqa: S311 - who meets whom
+        self._random = Random()  # noqa: S311 - spreads contenders over the permits; no secret
         store.lock(f"{name}/0", lease=lease)  # raises for what cannot be
 
     def __reduce__(self) -> NoReturn:
@@ -42,7 +42,7 @@ class AsyncSemaphore:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._name[:80]!r}, {self._permits} permits>"
 
-    @acquisition  # asyncio only: there, what waits for a lease has to be told from the lease
+    @acquisition  # asyncio only: lets "async with" wait for the lease and enter it
     async def acquire(self, timeout: float | None = None) -> AsyncLease:
         """Wait for a permit, up to ``timeout`` seconds (None: for ever; 0 looks once). Leaving it gives it back.
 

@@ -1,5 +1,5 @@
 # Generated from statestore_client/recipes/aio/partitioner.py by tools/twins.py. Edit that, and run "make twins".
-"""A set of work that is shared among the members of a group, and handed over when somebody comes or goes."""
+"""Share work among the members of a group, and hand items over when a member joins or leaves."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Semaphore:
         self._name = name
         self._permits = check_permits(permits)
         self._lease_s = lease
-        self._random = Random()  # noqa: S311 - who meets whom
+        self._random = Random()  # noqa: S311 - spreads contenders over the permits; no secret
         store.lock(f"{name}/0", lease=lease)  # raises for what cannot be
 
     def __reduce__(self) -> NoReturn:

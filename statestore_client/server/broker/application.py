@@ -88,7 +88,7 @@ class ReportClock:
 
 @hot_value
 class Told:
-    """What observers of a key are told of one change: the payload of their notifications, and its version."""
+    """One change as the observers of its key get it: the payload of the notifications, and the version."""
 
     key: bytes
     payload: bytes

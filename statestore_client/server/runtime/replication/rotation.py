@@ -99,7 +99,7 @@ class SecretRotation:
         folder = self._file.parent
         try:
             before = self._file.stat()
-            new = tempfile.NamedTemporaryFile("wb", dir=folder, delete=False)  # noqa: SIM115 - replaces the file
+            new = tempfile.NamedTemporaryFile("wb", dir=folder, delete=False)  # noqa: SIM115 - kept when it is closed, to be renamed
             try:
                 with new:
                     if hasattr(os, "fchown"):

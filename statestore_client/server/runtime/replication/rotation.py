@@ -17,9 +17,7 @@ The file is the only state: it is replaced at once or not at all, so whatever en
 from __future__ import annotations
 
 import base64
-import os
 import secrets
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +29,7 @@ from statestore_client.server.runtime.replication.internal import (
     secrets_in,
 )
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
+from statestore_client.server.runtime.security.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,23 +94,8 @@ class SecretRotation:
             self._write(_two(SECOND_COMES, found[0], new), f"1 of 3: {self._file} has a new secret beside the old one")
 
     def _write(self, key: bytes, done: str) -> None:
-        """With the mode and the group of the file before, and on the disk when this returns."""
-        folder = self._file.parent
         try:
-            before = self._file.stat()
-            new = tempfile.NamedTemporaryFile("wb", dir=folder, delete=False)  # noqa: SIM115 - kept when it is closed, to be renamed
-            try:
-                with new:
-                    if hasattr(os, "fchown"):
-                        os.fchown(new.fileno(), before.st_uid, before.st_gid)
-                        os.fchmod(new.fileno(), before.st_mode & 0o777)
-                    new.write(key)
-                    new.flush()
-                    os.fsync(new.fileno())
-                Path(new.name).replace(self._file)
-            except BaseException:
-                Path(new.name).unlink()
-                raise
+            replace_file(self._file, key)
         except OSError as error:
             raise SettingsError(f"{self._file} cannot be written: {error.strerror or error}") from error
         self._key = key.strip()

@@ -15,7 +15,6 @@ import hmac
 import os
 import re
 from base64 import b64decode, b64encode
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +22,7 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.checks import check_kind
-from statestore_client.server.runtime.security.files import WatchedFile
+from statestore_client.server.runtime.security.files import WatchedFile, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,11 +195,7 @@ def _unbase64(text: str) -> bytes:
 
 # -- password file -----------------------------------------------------------------------------------------------------
 #
-# Changing a file of passwords: a new file, then a rename, so that a server sees the old one or the new one.
-
-
-#: Nobody but the owner: hashes can be guessed at.
-_MODE: Final = 0o600
+# Changing a file of passwords.
 
 
 def set_password(path: Path, user: str, password: bytes) -> None:
@@ -234,21 +229,4 @@ def _lines_of_others(path: Path, user: str) -> list[str]:
 
 
 def _replace(path: Path, lines: list[str]) -> None:
-    path = path.resolve()  # a link goes on to point there
-    before = path.stat() if path.exists() else None
-    written = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write("".join(f"{line}\n" for line in lines))
-            file.flush()
-            os.fsync(file.fileno())
-        if before is not None:
-            for owner, group in ((-1, before.st_gid), (before.st_uid, -1)):
-                with suppress(PermissionError):  # not everybody may give a file away
-                    os.chown(written, owner, group)
-            written.chmod(before.st_mode & 0o777)
-        written.replace(path)
-    except BaseException:
-        written.unlink(missing_ok=True)
-        raise
+    replace_file(path, "".join(f"{line}\n" for line in lines).encode())

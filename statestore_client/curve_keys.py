@@ -3,7 +3,7 @@
 The files have the format of ZeroMQ certificates, as ``zmq.auth.create_certificates()`` and czmq write them. What is
 refused, and in which words, is what peers of a Raft cluster refuse: a test asks both packages the same.
 
-Source: ZeroMQ RFC 26 (CurveZMQ), zmq_curve(7); ``docs/decisions/0051-keys-of-sites.md``.
+Source: ZeroMQ RFC 26 (CurveZMQ), zmq_curve(7); ``docs/decisions/keys-and-rights.md``.
 """
 
 from __future__ import annotations

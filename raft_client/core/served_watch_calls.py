@@ -8,7 +8,7 @@ Invariant: nothing about watches is sent over a connection whose peer has not sa
 Invariant: each reply is handed on while it is read, so in the order in which they came, over all calls. The end of a
 call comes after what was read with it; until then ``is_over`` says that nothing of the leader's concerns it any more.
 
-Source: ``docs/decisions/0031-the-wire-of-our-peers.md``, ``docs/decisions/0041-watches-of-the-peers.md``.
+Source: ``docs/decisions/raft-wire.md``, ``docs/decisions/raft-watches.md``.
 """
 
 from __future__ import annotations

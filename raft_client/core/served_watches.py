@@ -12,7 +12,7 @@ Invariant: a watch takes each event after ``watch.seen`` once, in order.
 Invariant: what the leader is told to have arrived is what arrived in its session, also of watches that have ended here:
 their calls stay until the leader says that they are over.
 
-Source: State Watch pattern, "Handling Connection Failures"; ``docs/decisions/0041-watches-of-the-peers.md``.
+Source: State Watch pattern, "Handling Connection Failures"; ``docs/decisions/raft-watches.md``.
 """
 
 from __future__ import annotations

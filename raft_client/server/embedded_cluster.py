@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from raft_client.server.machines.state_machine import StateMachine
 
 # -- addresses and sockets ---------------------------------------------------------------------------------------------
-# Decision 43 says why Unix sockets, and not ØMQ's inproc transport, are what needs no ports.
+# docs/decisions/raft-wire.md says why Unix sockets, and not ØMQ's inproc transport, are what needs no ports.
 
 
 Transport: TypeAlias = Literal["tcp", "ipc"]

@@ -1,4 +1,6 @@
-"""What the log says of a pipeline, and what that means for a batch. Pure; the rules are those of decision 65.
+"""What the log says of a pipeline, and what that means for a batch. Pure.
+
+The rules are those of ``docs/decisions/spark-into-the-log.md``.
 
 ::
 
@@ -31,7 +33,8 @@ from raft_client.wire.request_id import RequestId
 # in MessagePack, the number being the version. It is an array whose first item is not ``"kv"``, so readers of key/value
 # entries skip it. The request id of a marker is derived from what it says: repeated, it is appended once.
 #
-# Source: decision 65; the convention for entries of several formats in one log is that of :mod:`raft_client.codecs`.
+# Source: docs/decisions/spark-into-the-log.md; the convention for entries of several formats in one log is that of
+# :mod:`raft_client.codecs`.
 
 
 _TAG: Final = "zmqraft-spark"

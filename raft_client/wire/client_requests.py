@@ -5,8 +5,7 @@ twice is done once. What the document does not have is sent only to a peer that 
 (:mod:`raft_client.wire.hello`): HandOver, Trim and TakeSnapshot.
 
 Source: ØMQ Raft protocol, RequestConfig, RequestLogInfo, BroadcastStateUrl, ClientDispatch, RequestUpdate and
-ConfigUpdate RPC; facts §1.1, §1.3 and §1.4. Ours: ``docs/decisions/0031-the-wire-of-our-peers.md`` and
-``docs/decisions/0042-trim-and-snapshots-on-request.md``.
+ConfigUpdate RPC; facts §1.1, §1.3 and §1.4. Ours: ``docs/decisions/raft-wire.md`` and ``docs/decisions/raft-log.md``.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ it. So nobody waits for a time-out to learn what the other side knows, and nothi
 
 What was learned holds for one connection. The ids of ordinary requests have 1 to 4 or 12 bytes; a hello has more.
 
-Source: ours; ``docs/decisions/0031-the-wire-of-our-peers.md``.
+Source: ours; ``docs/decisions/raft-wire.md``.
 """
 
 from __future__ import annotations

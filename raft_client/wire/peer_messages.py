@@ -12,7 +12,7 @@ Anybody can send a peer anything. A Node peer ends when a known type does not de
 
 Source: ØMQ Raft protocol, "RequestVote RPC", "AppendEntries RPC", "InstallSnapshot RPC"; facts §1.1 for the lengths of
 request ids. Where the document puts the conflict's term first, the peers send the index first (facts §1.5), and so do
-we. Ours: ``docs/decisions/0031-the-wire-of-our-peers.md``; Ongaro, *Consensus: Bridging Theory and Practice*, §9.6
+we. Ours: ``docs/decisions/raft-wire.md``; Ongaro, *Consensus: Bridging Theory and Practice*, §9.6
 (pre-vote), §3.10 (transfer of leadership), §6.4 (reads).
 """
 

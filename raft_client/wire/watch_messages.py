@@ -34,7 +34,7 @@ NoSession      ``04``, session uint                     no watch of that session
 ``id`` belongs to the position: the request id of the newest entry up to there that has one. It is left out if it is not
 known.
 
-Source: ours, after the State Watch pattern; ``docs/decisions/0041-watches-of-the-peers.md``.
+Source: ours, after the State Watch pattern; ``docs/decisions/raft-watches.md``.
 """
 
 from __future__ import annotations

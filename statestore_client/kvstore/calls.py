@@ -2,7 +2,7 @@
 
 A call is a generator: it yields requests, is sent the reply to each, and returns what the caller gets.
 
-Source: facts §5.4, §6.1; ``docs/decisions/0045-the-wire-between-sites.md``.
+Source: facts §5.4, §6.1; ``docs/decisions/sites.md``.
 """
 
 from __future__ import annotations
@@ -433,7 +433,7 @@ def checked(kind: type[R], reply: Reply) -> R:
 # (it was started again, or the client was too slow), the client reads a snapshot, and the differences to what it knows
 # are the changes: no final state is missed, states in between may be.
 #
-# Source: KvStore, "KvStore Client"; facts §6.4, §6.5; ``docs/decisions/0050-clients-say-where-they-are.md``.
+# Source: KvStore, "KvStore Client"; facts §6.4, §6.5; ``docs/decisions/sites.md``.
 
 
 #: So long the site holds a request; a site that is gone, or another start of it, is noticed soon after that.

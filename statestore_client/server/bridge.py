@@ -7,7 +7,7 @@ Invariant: no loop. Only keys that are not below ``sites/`` leave, and what arri
 A bridge begins with a state store and an area in any state. It keeps nothing of its own that it could not find out
 again from both: a server that starts, or takes over from another one, makes a new one.
 
-Source: ``docs/decisions/0048-a-bridge-between-the-stores.md``.
+Source: ``docs/decisions/bridge.md``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # How a key of one site's state store is called at all others: ``sites/NAME/KEY``, in the KvStore and in their stores.
 #
 # So no two sites ever speak of the same key, and whoever sees one knows whose it is. Source:
-# ``docs/decisions/0048-a-bridge-between-the-stores.md``.
+# ``docs/decisions/bridge.md``.
 
 
 #: What other sites have is below this. No client writes there, and nothing from there is exported.

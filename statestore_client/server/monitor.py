@@ -2,7 +2,7 @@
 
 The lock timeline has who held a lock, who waited, and whose writes were refused. A key is taken for a lock when a
 client claims it as the clients of this package and the official ones do: a SET with a condition and an expiry. The
-version that grants it is the fencing token of the whole holding (decision 0004).
+version that grants it is the fencing token of the whole holding (``docs/decisions/versions-and-tokens.md``).
 
 Times are milliseconds of the wall clock. Nobody tells that a lease is over: the timeline sees it by the clock.
 Invariant: of a lock only the last holding has not ended. Invariant: a token is known as long as its holding is.

@@ -1,7 +1,7 @@
 """A streaming query that one of several drivers runs, and the next one takes over.
 
 :mod:`statestore_client.spark.marker` has the order of steps that makes it safe, and
-docs/decisions/0067-one-driver-at-a-time.md says why.
+docs/decisions/spark-into-the-store.md says why.
 
 A driver that stands by rehearses: it runs one micro-batch of the query, of which nothing is written. The first batch of
 a Spark application takes many times longer than the second one: Java loads the classes of a streaming query, and

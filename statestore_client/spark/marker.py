@@ -10,7 +10,7 @@ Invariant: the marker is written after the rows of its batch, with the same toke
 Invariant: each batch has a newer token than all before. So a row that is left over from an earlier batch, of this
 driver or of one before, is refused as soon as its key has a later row.
 
-That makes it enough that each key's newest row of a batch is written (docs/decisions/0067-one-driver-at-a-time.md).
+That makes it enough that each key's newest row of a batch is written (docs/decisions/spark-into-the-store.md).
 """
 
 from __future__ import annotations

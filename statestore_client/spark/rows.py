@@ -9,7 +9,7 @@ A row's version becomes a fencing token: the state store then refuses every writ
   read). Such tokens lie in the past for every 63-bit number, and before any timestamp.
 
 The store forgets a key's token together with the key. So a key is deleted under a version by a SET of a
-tombstone, not by a DEL; the tombstone carries the version and expires later: docs/decisions/0021-tombstones.md.
+tombstone, not by a DEL; the tombstone carries the version and expires later: docs/decisions/spark-into-the-store.md.
 """
 
 from __future__ import annotations

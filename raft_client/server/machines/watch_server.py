@@ -17,7 +17,7 @@ Invariant: one turn takes a bounded number of steps, whatever clients ask for an
 A ROUTER is not told of connections that end: a client says that it is still here, or its session ends. Any peer serves
 watches, the leader or not: each tells what it has applied, in the order of the log.
 
-Source: State Watch pattern; facts (kvstore and watch) §8.4, R1 to R14; ``docs/decisions/0041-watches-of-the-peers.md``.
+Source: State Watch pattern; facts (kvstore and watch) §8.4, R1 to R14; ``docs/decisions/raft-watches.md``.
 """
 
 from __future__ import annotations

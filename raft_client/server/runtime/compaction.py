@@ -6,7 +6,7 @@ One at a time::
 
 A snapshot shows the state of the moment at which it is begun. It is *held* until the log may be compacted as far: until
 no request id before it is fresh any more, eight hours as a rule. So a peer that is given a snapshot instead of entries,
-a Node peer too, lacks no id that could be repeated (``docs/decisions/0040-snapshots-are-held.md``).
+a Node peer too, lacks no id that could be repeated (``docs/decisions/raft-log.md``).
 
 A state machine that keeps nothing (:meth:`.StateMachine.trimmed`) needs no snapshot of the past: its log is
 compacted up to where clients said that nobody needs it (Trim), as soon as the ids before it have expired,

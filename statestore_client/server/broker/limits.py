@@ -121,7 +121,7 @@ class BrokerLimits:
     # remembers must not have the server keep messages for ever; devices that are in use come back within a week.
     session_expiry_s: int = attrs.field(default=7 * 24 * 60 * 60, validator=number(0, NEVER_EXPIRES))
     # Sessions that last for ever fill any server: those of clients that have been away for this long end when room is
-    # short, with the messages in them (docs/decisions/0012-bounds-and-turns.md).
+    # short, with the messages in them (docs/decisions/bounds.md).
     evict_after_s: int = attrs.field(default=24 * 60 * 60, validator=seconds())
     # What a server need not offer; see Capabilities in admission.py. CONNACK tells MQTT 5.0 clients what is missing.
     maximum_qos: int = attrs.field(default=2, validator=number(0, 2))

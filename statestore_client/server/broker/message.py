@@ -158,7 +158,7 @@ def forwarded_properties(
 ) -> PublishProperties:
     """The properties with the time that is left and the receiver's identifiers and alias; all others unchanged.
 
-    attrs.evolve() takes six times as long. (docs/decisions, 36)
+    attrs.evolve() takes six times as long. (docs/decisions/speed-of-the-server.md)
     """
     return PublishProperties(
         given.payload_format,

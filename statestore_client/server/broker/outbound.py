@@ -149,7 +149,7 @@ class Outbound:
     ``persister`` hears of what starts, is released and is over.
 
     A message to one client, acknowledged in time, is what the broker does most. Its account is written out here, which
-    saves a fourteenth of the broker's part of a request. (docs/decisions, 36)
+    saves a fourteenth of the broker's part of a request. (docs/decisions/speed-of-the-server.md)
     """
 
     waiting: MessageQueue

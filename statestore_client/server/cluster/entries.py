@@ -17,7 +17,7 @@ Part        a piece of the snapshot              it is the next one of the snaps
 :class:`~statestore_client.server.cluster.fence.Fence` decides. ``seq`` of a Challenge and of a Part are numbers of
 their sender's own.
 
-Source: ``docs/decisions/0046-the-core-of-the-replicated-server.md``.
+Source: ``docs/decisions/replicated-server.md``.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ as well.
 
 ``now.monotonic`` must go on while the machine sleeps (``CLOCK_BOOTTIME``): a lease ends meanwhile.
 
-Source: ``docs/decisions/0046-the-core-of-the-replicated-server.md``.
+Source: ``docs/decisions/replicated-server.md``.
 """
 
 from __future__ import annotations

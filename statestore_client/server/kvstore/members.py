@@ -3,7 +3,7 @@
 A peer is known from its first hello on, also while it is lost: an operator wants to see it. It is forgotten when one of
 the two sides hangs up for good (:class:`~statestore_client.wire.kvstore.messages.Leave`), or when it is told so.
 
-Source: ``docs/decisions/0045-the-wire-between-sites.md``; facts §6.7.
+Source: ``docs/decisions/sites.md``; facts §6.7.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 # from when a message comes, so an old one would bring back keys that have ended. Invariant: nothing is taken from a
 # connection that is dead by now, whether :meth:`Members.tick` has noticed it or not; a new hello and a sync follow.
 #
-# Source: ``docs/decisions/0045-the-wire-between-sites.md``; facts §6.7.
+# Source: ``docs/decisions/sites.md``; facts §6.7.
 
 
 HEARTBEAT_S: Final = 1.0

@@ -10,7 +10,7 @@ of 20 characters and a minute for one of 24, and holds the interpreter's lock me
 of 1,000 takes 0.3 ms. With RE2 as an optional dependency, sites of one mesh would answer the same filter or not,
 depending on what is installed.
 
-Source: facts §6.2; ``docs/decisions/0044-patterns-of-keys.md``.
+Source: facts §6.2; ``docs/decisions/sites.md``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ There is one :class:`Replica` for each area (the ``KvStoreDb`` of Open/R), with 
 A peer is INITIALIZED when a sync that this side began has brought all that is newer there. Updates go to peers in that
 state; while a sync runs they go with its last part. What changes while a peer is IDLE is found by its next sync.
 
-Source: facts §3.3 to §3.5, §4.1, §4.2; ``docs/decisions/0045-the-wire-between-sites.md``.
+Source: facts §3.3 to §3.5, §4.1, §4.2; ``docs/decisions/sites.md``.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Nothing is remembered between two requests. A reply that would be too large, or take too long, ends before the key at
 its ``next``; the same request from that position on goes on there.
 
-Source: facts §6.1, §6.2; ``docs/decisions/0045-the-wire-between-sites.md``.
+Source: facts §6.1, §6.2; ``docs/decisions/sites.md``.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 # and one that connects again goes on where it was. A request that waits is answered when there is something, or when
 # its time is over. Each turn looks at a bounded number of entries, whatever the filters are.
 #
-# Source: facts §6.4; ``docs/decisions/0050-clients-say-where-they-are.md``.
+# Source: facts §6.4; ``docs/decisions/sites.md``.
 
 
 #: Requests that wait, of all clients.

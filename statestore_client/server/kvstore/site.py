@@ -4,7 +4,7 @@ The shell that runs it tells what happens (:meth:`Members.dial`, :meth:`Site.rec
 :meth:`Site.tick`), then takes :attr:`Site.output` and :attr:`Site.events`. Messages of one connection must be sent in
 the order that they have there. ``now`` is in monotonic seconds.
 
-Source: ``docs/decisions/0045-the-wire-between-sites.md``.
+Source: ``docs/decisions/sites.md``.
 """
 
 from __future__ import annotations

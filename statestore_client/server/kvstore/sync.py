@@ -14,7 +14,7 @@ was compared already are pended.
 
 Replies are matched by the ids of requests, which are never used twice: a late reply of an older sync fits nothing here.
 
-Source: facts §3.1; ``docs/decisions/0045-the-wire-between-sites.md``.
+Source: facts §3.1; ``docs/decisions/sites.md``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 # up is asked for rarely, and little of it at once: with a million keys that takes half a millisecond. Zero is the sum
 # of an empty range.
 #
-# Source: ``docs/decisions/0045-the-wire-between-sites.md``.
+# Source: ``docs/decisions/sites.md``.
 
 
 #: Bits of each level, the whole first. Part of the protocol.
@@ -249,7 +249,7 @@ class PendingKeys:
 #
 # What a site answers in a sync that the other side began. Nothing is remembered between two requests.
 #
-# Source: facts §3.1; ``docs/decisions/0045-the-wire-between-sites.md``.
+# Source: facts §3.1; ``docs/decisions/sites.md``.
 
 
 def answer_comparison(sums: RangeSums, request: CompareRanges) -> RangeSumsReply:

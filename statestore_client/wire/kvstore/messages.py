@@ -39,7 +39,7 @@ many ms a request may wait for something new, before it is answered that there i
 *Position*: of a key, 0 to 2^64 - 1. ``start`` and ``next`` are positions: a reply that does not fit ends before the key
 at ``next``, and the next request starts there. Times are in ms.
 
-Source: KvStore, "KvStore Sync via Thrift"; facts §3, §4, §6.1; ``docs/decisions/0045-the-wire-between-sites.md``.
+Source: KvStore, "KvStore Sync via Thrift"; facts §3, §4, §6.1; ``docs/decisions/sites.md``.
 
 What only clients of a site ask, and what they are told (own keys, publications, peers, counters), stands first.
 Source: facts §5.4, §6.

@@ -6,7 +6,7 @@ copied is a first part of what it wrote, as after a crash.
 
 What is restored is a new cluster: it has another ident, one member under an id that was never used, and terms that the
 old cluster never had. So it cannot vote for the old one, and nothing that it forgot was promised in its name. Why says
-decision 39.
+``docs/decisions/raft-log.md``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The copy is an epoch of its own, whose format is "unfinished": servers that foll
 When all is there and was read back, the format is raised to the one of the records, and the epoch is given up. So what
 an import that was interrupted leaves behind is a log that no server goes on from, and not a part of the state.
 
-Source: ``docs/decisions/0064-a-data-directory-in-the-log.md``.
+Source: ``docs/decisions/replicated-server.md``.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def listening_address(node: ClusterNode) -> str:
 #
 # Whose own pair is of which secret is known to nobody else meanwhile, so who dials a peer tries both of its keys.
 #
-# Source: ``docs/decisions/0057-keys-of-a-cluster.md``.
+# Source: ``docs/decisions/keys-and-rights.md``.
 
 
 #: Keys for another purpose, such as the codes of the servers' internal addresses, cannot be told from these.

@@ -10,7 +10,7 @@ The directory is that of a peer of a Raft cluster, with names of sites in place 
 runs: a key that is added or taken away counts for connections that begin more than a second later. The own pair is read
 once.
 
-Source: ``docs/decisions/0051-keys-of-sites.md``.
+Source: ``docs/decisions/keys-and-rights.md``.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Rules:
 * With keys, ``NAME=`` stands before an address that is dialled, and the key of this site is expected there. See
   :mod:`statestore_client.server.runtime.transport.site_sockets`.
 
-Source: ``docs/decisions/0045-the-wire-between-sites.md``.
+Source: ``docs/decisions/sites.md``.
 """
 
 from __future__ import annotations
@@ -359,7 +359,7 @@ def _try_to_send(socket: zmq.Socket[bytes], frames: list[bytes]) -> int:
 # about those that have proved that they hold the secret key of the public one that they show, and that knew the key of
 # this site.
 #
-# Source: ``docs/decisions/0051-keys-of-sites.md``.
+# Source: ``docs/decisions/keys-and-rights.md``.
 
 
 logger: Final = logging.getLogger("statestore_client.server")

@@ -2,8 +2,9 @@
 
 What holds, whatever is lost:
 
-* A request is acknowledged to the broker behind its response, on the same connection, and both wait until its outcome
-  is durable. What was not acknowledged comes again, when the connection stands again or the next host connects.
+* A request is acknowledged to the broker once the broker has acknowledged its response, and both wait until its outcome
+  is durable. What was not acknowledged comes again, when the connection stands again or the next host connects. (A
+  broker may take the acknowledgement of a host that is killed, and drop the response before it.)
 * A request that comes again is answered from memory, with the same answer. It is the same if its client, correlation
   data and content are: a broker does not hand on that its publisher has sent a message twice.
 * What the broker has taken is what it has acknowledged. The rest is sent again on the next connection, in the same
@@ -112,12 +113,18 @@ _ANY_ID: Final = 1
 class _Response:
     message: Publish
     connection: int  # on which its request came
+    debt: _Debt | None
 
 
-@hot_value
-class _Ack:
+@attrs.define(eq=False)
+class _Debt:
+    """A request that is to be acknowledged, on the connection on which it came. ``waits_for`` counts responses that the
+    broker has not acknowledged.
+    """
+
     packet_id: int
     connection: int
+    waits_for: int = 0
 
 
 @attrs.define(eq=False)
@@ -128,7 +135,7 @@ class _Notifications:
     notice: Notice | None
 
 
-_Queued: TypeAlias = "_Response | _Ack | _Notifications"
+_Queued: TypeAlias = "_Response | _Debt | _Notifications"
 
 
 @hot_value
@@ -139,6 +146,7 @@ class _Delivery:
     observation: Observation | None = None
     moment: int = 0
     notice: Notice | None = None
+    debt: _Debt | None = None
 
 
 @attrs.define(eq=False)
@@ -191,6 +199,7 @@ class Host:
         self._sealed: list[_Queued] = []
         self._ready: deque[_Queued] = deque()
         self._again: deque[int] = deque()  # deliveries of earlier connections, to be sent first
+        self._debts: deque[_Debt] = deque()  # of this connection, in the order of its requests
         self._is_same_session = False
         self._is_to_ask = False  # whether the broker tells of messages without subscribers
         self._deliveries: dict[int, _Delivery] = {}
@@ -241,6 +250,7 @@ class Host:
             self._lost_before = self._connection
         self._forget_the_question()
         self._again = deque(self._deliveries)
+        self._debts.clear()
         self._is_to_ask = True
         self._pump()
         self._take_waiting(now)
@@ -265,6 +275,9 @@ class Host:
         self._sent -= 1
         self._bytes -= len(delivery.message.payload)
         self._notices.heard(delivery.notice)
+        if delivery.debt is not None:
+            delivery.debt.waits_for -= 1
+            self._acknowledge()
         if reason_code >= FIRST_ERROR:
             self.counters.refused += 1
         is_unheard = reason_code == ReasonCode.NO_MATCHING_SUBSCRIBERS
@@ -342,14 +355,17 @@ class Host:
         self.counters.again += message.dup
         effects = self._effects(message, now) if message.topic == COMMAND_TOPIC else ()
         staged = self._staged
+        debt = _Debt(message.packet_id, connection) if message.packet_id else None
         for effect in effects:
             if type(effect) is Route:
                 self._bytes += len(effect.message.payload)
-                staged.append(_Response(effect.message, connection))
+                if debt is not None:
+                    debt.waits_for += 1
+                staged.append(_Response(effect.message, connection, debt))
             elif not isinstance(effect, InOrder | Deliver | Route):
                 self.reports.append(effect)
-        if message.packet_id:
-            staged.append(_Ack(message.packet_id, connection))
+        if debt is not None:
+            staged.append(debt)
         if len(effects) > 1:
             self._stage_notifications(effects)
 
@@ -411,13 +427,20 @@ class Host:
                 elif self._sent >= self._window:
                     return
                 else:
-                    self._send(_Delivery(item.message))
-            elif type(item) is _Ack:
+                    self._send(_Delivery(item.message, debt=item.debt))
+            elif type(item) is _Debt:
                 if item.connection == self._connection:
-                    self.outbox.append(Acknowledge(item.packet_id))
+                    self._debts.append(item)
+                    self._acknowledge()
             elif isinstance(item, _Notifications) and not self._notify(item.effects, item.notice):
                 return
             ready.popleft()
+
+    def _acknowledge(self) -> None:
+        """Requests, in the order in which they came (MQTT 5.0, 4.6)."""
+        debts = self._debts
+        while debts and not debts[0].waits_for:
+            self.outbox.append(Acknowledge(debts.popleft().packet_id))
 
     def _comes_again(self, connection: int) -> bool:
         """Whether the broker brings the requests of an earlier connection again that were not acknowledged there."""

@@ -506,6 +506,10 @@ class World:
         if self._speaker is not None:
             self.faults[fault] += 1
             life, self._speaker = self._speaker, None
+            if self.random.random() < 0.5:  # some brokers take these, and not the messages before them
+                for item in self.to_broker:
+                    if isinstance(item, Acknowledge):
+                        self._acknowledged(item.packet_id)
             self.to_host.clear()
             self.to_broker.clear()
             self.decided.clear()

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import attrs
 import pytest
 from host_schedule import run_schedule
 from host_world import Life
 from support.schedules import Mutants, seeds_near
 
-from statestore_client.mqtt.packets.types import Publish
 from statestore_client.server.host import host
 from statestore_client.server.host.host import Host
 from statestore_client.server.host.notices import Notices
@@ -30,10 +30,12 @@ def acknowledges_before_it_is_durable(seal: Any, machine: Host) -> None:
     machine.release()
 
 
-@MUTANTS.instead(Host, "_handle", ("not answered", 0))
-def acknowledges_before_the_response(handle: Any, machine: Host, message: Publish, connection: int, now: Any) -> None:
-    handle(machine, message, connection, now)
-    machine._staged.sort(key=lambda item: not hasattr(item, "packet_id"))
+@MUTANTS.instead(Host, "_send", ("was acknowledged and not answered", 0))
+def acknowledges_before_the_broker_has_the_response(send: Any, machine: Host, delivery: Any) -> None:
+    if delivery.debt is not None:
+        delivery.debt.waits_for = 0
+        delivery = attrs.evolve(delivery, debt=None)
+    send(machine, delivery)
 
 
 @MUTANTS.instead(ResponseCache, "get", ("", 0))
@@ -57,14 +59,6 @@ def notifies_after_the_end_of_the_registration(
     end: Any, registrations: Registrations, observation: Observation
 ) -> None:
     del end, registrations._renewed[observation]
-
-
-@MUTANTS.instead(Registrations, "unheard", ("has not heard of", 232))
-def an_old_notification_ends_a_new_registration(
-    unheard: Any, registrations: Registrations, observation: Observation, sent: int
-) -> None:
-    del sent
-    unheard(registrations, observation, registrations.moment())
 
 
 @MUTANTS.instead(Registrations, "is_outdated", ("has not heard of", 123))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import attrs
 import pytest
 from host_schedule import run_schedule
+from host_scripts import late_connection
 from host_world import Life
 from support.schedules import Mutants, seeds_near
 
@@ -20,7 +21,7 @@ from statestore_client.server.service.response_cache import ResponseCache
 
 #: A bug that is not seen in so many schedules is not seen.
 _SCHEDULES = 400
-#: With what the schedule complains of, and the first one that does.
+#: With what the schedule complains of, and the first one that does; or the script that does.
 MUTANTS = Mutants()
 
 
@@ -120,7 +121,7 @@ def a_new_host_has_not_the_answers_of_the_old_one(absorb: Any, cache: ResponseCa
 MUTANTS.replace("subscribes_before_it_has_read_the_log", Life, "is_caught_up", True, ("took effect", 47))
 
 
-@MUTANTS.instead(Life, "holds_lease", ("", 934))
+@MUTANTS.instead(Life, "holds_lease", ("was answered with version", late_connection))
 def an_old_host_speaks_without_its_lease(holds_lease: Any, life: Life, since: int) -> bool:
     del holds_lease, life, since
     return True
@@ -137,9 +138,18 @@ def test_the_mistake_is_found(name: str, monkeypatch: pytest.MonkeyPatch, figure
     """Some schedule fails with the mistake, and its complaint is about what the mistake breaks."""
     plant, (complaint, known) = MUTANTS[name]
     plant(monkeypatch)
-    for seed in seeds_near(known, near=_SCHEDULES, most=_SCHEDULES):
-        found = [text for text in run_schedule(seed).violations if complaint in text]
+    for by, violations in _scripted(known) if callable(known) else _scheduled(known):
+        found = [text for text in violations if complaint in text]
         if found:
-            figures(f"found by schedule {seed}: {found[0][:150]}")
+            figures(f"found by {by}: {found[0][:150]}")
             return
     pytest.fail("no schedule saw it")
+
+
+def _scripted(script: Callable[[], list[str]]) -> Iterator[tuple[str, Sequence[str]]]:
+    yield script.__name__, script()
+
+
+def _scheduled(known: int) -> Iterator[tuple[str, Sequence[str]]]:
+    for seed in seeds_near(known, near=_SCHEDULES, most=_SCHEDULES):
+        yield f"schedule {seed}", run_schedule(seed).violations

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from host_schedule import run_schedule
+from host_scripts import late_connection
 from support.schedules import printed_by_two_processes, run_schedules
 
 
@@ -29,6 +30,11 @@ def test_every_request_is_answered_and_takes_effect_once(record_property: Callab
         violation=lambda outcome: next(iter(outcome.violations), None),
         counts=lambda each: {"requests": each.requests, **each.faults},
     )
+
+
+def test_a_host_whose_connection_comes_too_late_says_nothing() -> None:
+    """What is asked there is answered by the next host."""
+    assert late_connection() == []
 
 
 @pytest.mark.ci

@@ -165,18 +165,19 @@ class AsyncKeyMirror(Mapping[bytes, bytes]):
 
     # -- what changes --------------------------------------------------------------------------------------------------
 
-    def changes(self) -> AsyncMirrorChanges:
+    def changes(self, *, initial: bool = False) -> AsyncMirrorChanges:
         """Return an endless iterator of :class:`MirrorEvent`, which begins with the first change after this call.
 
         Changes wait in it until you iterate. Call it before you read the keys, and you miss none: its events lead from
-        the keys of this moment to the keys of then. Each call makes an iterator of its own, for one reader. When more
+        the keys of this moment to the keys of then. With ``initial`` the first event has all keys of this moment, as a
+        difference from none, also if there are none. Each call makes an iterator of its own, for one reader. When more
         than ``queue_bytes`` wait for a reader, they become one event that says what differs.
         """
         self._check()
         signal = ReadySignal()
         queue = ChangeQueue(self._queue_bytes, signal)
         with self._whole:
-            self._mirror.add_reader(queue)
+            self._mirror.add_reader(queue, initial=initial)
         return AsyncMirrorChanges(self._engine, self._mirror, queue, signal, self._whole)
 
     # -- the beginning and the end -------------------------------------------------------------------------------------

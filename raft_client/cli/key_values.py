@@ -1,14 +1,15 @@
-"""``zmqraft kv``: the keys and values that a cluster has now, changes of them, and what became of those."""
+"""``zmqraft kv``: the keys and values that a cluster has now, a copy that follows, and changes with their outcomes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import click
 
 from raft_client._common import exits
 from raft_client._common.command_line import (
+    CommandBehindDashes,
     argument_bytes,
     as_json,
     print_json,
@@ -18,10 +19,13 @@ from raft_client._common.command_line import (
 )
 from raft_client._common.standard_streams import ends_with_reader, shown
 from raft_client.cli.append import request_id_option
-from raft_client.cli.keys import watch
+from raft_client.cli.keys import Line, Report, say_that_prefixes_are_literal, watch
 from raft_client.cli.options import connection_options, open_client
 from raft_client.core.key_value_calls import WriteOutcome
+from raft_client.core.mirrors import MirrorEvent
+from raft_client.core.stream_actions import Freshness
 from raft_client.settings import RaftSettings
+from raft_client.sync.mirror import KeyMirror, MirrorChanges
 from raft_client.wire.log_entry import Position
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -105,6 +109,91 @@ def _open(settings: RaftSettings, *, stale: bool) -> Any:
 
 def _place(position: Position) -> dict[str, Any]:
     return {"index": position.index, "position": str(position)}
+
+
+# -- reading, and following --------------------------------------------------------------------------------------------
+
+#: How often, in seconds, it is looked how far the mirror is while no key changes.
+_LOOK_S: Final = 0.5
+
+
+@kv.command("mirror", cls=CommandBehindDashes)
+@click.argument("words", metavar="[PREFIX] [-- COMMAND...]", nargs=-1)
+@click.option("--progress", is_flag=True, help="Also print how far it is while no key changes, and if it may be late.")
+@click.option("--count", type=click.IntRange(min=1), help="End after this many keys and changes.")
+@click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
+@connection_options
+def mirror(
+    words: Sequence[str],
+    *,
+    progress: bool,
+    count: int | None,
+    json_output: bool,
+    command: Sequence[str],
+    settings: RaftSettings,
+) -> int:
+    """Print all keys that start with PREFIX, or all, and then each change of them: set INDEX KEY VALUE, delete INDEX
+    KEY.
+
+    First comes 'snapshot INDEX', then each key as it is at that INDEX, and 'complete INDEX'. What follows leads from
+    there to the keys as they are, also over the loss of a leader. When it cannot be told any more what has happened
+    meanwhile, as the log was compacted, the keys are read again, and what differs is printed as if it had happened at
+    one INDEX. In JSON, "position" names the entry after which the keys are as all lines so far say.
+
+    With --progress, 'progress INDEX' says that nothing else has happened up to there, 'suspended INDEX' that there may
+    be changes that are not known yet, as no leader is heard, and 'resumed INDEX' that it is up to date again.
+
+    With -- COMMAND nothing is printed: COMMAND is run for each line that would be, as by zmqraft watch.
+    """
+    if len(words) > 1:
+        raise click.UsageError("give one PREFIX, or none for all keys")
+    report = Report(command, json_output, count)
+    prefix = argument_bytes("".join(words))
+    say_that_prefixes_are_literal([prefix])
+    with open_client(settings) as client, client.kv.mirror(prefix) as keys, keys.changes(initial=True) as changes:
+        report.run(_lines(changes, keys if progress else None))
+    return exits.DONE
+
+
+def _lines(changes: MirrorChanges, followed: KeyMirror | None) -> Iterator[Line]:
+    """All keys, then what changes, and how far ``followed`` is."""
+    if (first := changes.get()) is not None:
+        yield Line("snapshot", first.index)
+        yield from (Line.of(first.index, change) for change in first.changes)
+        yield Line("complete", first.index, None, first.position)
+    if followed is None:
+        for event in changes:
+            yield from _changes(event)
+    else:
+        yield from _progress(changes, followed)
+
+
+def _progress(changes: MirrorChanges, followed: KeyMirror) -> Iterator[Line]:
+    """What changes; and when nothing does, up to where that is certain, and whether it may be late."""
+    told, is_suspended = followed.position, False
+    while True:
+        position = followed.position  # whatever happened up to there waits in ``changes`` already
+        event = changes.get(timeout=_LOOK_S)
+        if event is not None:
+            yield from _changes(event)
+            position = event.position
+        is_late = followed.state.freshness is not Freshness.FRESH
+        stands = event is None and followed.position == position
+        if is_late and stands and not is_suspended:
+            is_suspended = True
+            yield Line("suspended", position.index, None, position)
+        elif is_suspended and not is_late:
+            is_suspended = False
+            yield Line("resumed", position.index, None, position)
+        elif event is None and position.index > told.index:
+            yield Line("progress", position.index, None, position)
+        told = position
+
+
+def _changes(event: MirrorEvent) -> Iterator[Line]:
+    for change in event.changes[:-1]:
+        yield Line.of(event.index, change)
+    yield Line.of(event.index, event.changes[-1], event.position)
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------

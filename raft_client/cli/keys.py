@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, Final
 
@@ -197,29 +197,19 @@ def watch(
     value on its standard input, and ZMQRAFT_EVENT (set, delete, ...), ZMQRAFT_KEY, ZMQRAFT_INDEX and, where --after may
     go on, ZMQRAFT_POSITION in its environment.
     """
-    if command and json_output:
-        raise click.UsageError("--json is for what is printed, and with a COMMAND nothing is")
+    report = Report(command, json_output, count)
     names = [argument_bytes(prefix) for prefix in prefixes]
-    _say_that_prefixes_are_literal(names, tree=tree)
+    say_that_prefixes_are_literal(names, tree=tree)
     selector = _selector(names or [b""], tree=tree)
     with (
         open_client(settings) as client,
         client.watch(selector, after=after, relist=relist, connection_events=progress) as events,
-        nullcontext() if command else ends_with_reader(),
     ):
-        seen = 0
-        for line in _lines(events, selector, progress=progress):
-            if command:
-                run_command(command, os.environ | line.environment(), line.value)
-            else:
-                write(shown(line.as_json() if json_output else line.as_text()))
-            seen += line.change is not None
-            if seen == count:
-                break
+        report.run(_lines(events, selector, progress=progress))
     return exits.DONE
 
 
-def _say_that_prefixes_are_literal(names: Sequence[bytes], *, tree: bool) -> None:
+def say_that_prefixes_are_literal(names: Sequence[bytes], *, tree: bool = False) -> None:
     """Say on standard error, in one line, if a prefix looks like a pattern of other tools."""
     name = next((name for name in names if b"*" in name or b"?" in name), None)
     if name is not None:
@@ -234,7 +224,7 @@ def _selector(names: Sequence[bytes], *, tree: bool) -> Selector:
 
 
 @attrs.frozen
-class _Line:
+class Line:
     """One event as it is reported: a change of a key, or how far the watch is.
 
     ``position`` is where ``--after`` may go on; None inside an entry and a snapshot.
@@ -246,7 +236,8 @@ class _Line:
     position: Position | None = None
 
     @classmethod
-    def of(cls, index: int, change: Change, position: Position | None = None) -> _Line:
+    def of(cls, index: int, change: Change, position: Position | None = None) -> Line:
+        """Report a change. Only the last one of an entry has a position: one can go on behind it."""
         return cls(change.kind.value, index, change, position)
 
     @property
@@ -255,12 +246,14 @@ class _Line:
         return b"" if self.change is None or self.change.value is None else self.change.value
 
     def as_text(self) -> bytes:
+        """The line for people."""
         words = [self.event.encode(), b"%d" % self.index]
         if self.change is not None:
             words += [self.change.key, *([] if self.change.value is None else [self.change.value])]
         return b" ".join(words) + b"\n"
 
     def as_json(self) -> bytes:
+        """The line for programs."""
         record: dict[str, Any] = {"event": self.event, "index": self.index}
         if self.change is not None:
             record |= as_json("key", self.change.key) | as_json("value", self.change.value)
@@ -276,7 +269,33 @@ class _Line:
         return found if self.change is None else found | key_variable("ZMQRAFT_KEY", self.change.key)
 
 
-def _lines(events: Watch, selector: Selector, *, progress: bool) -> Iterator[_Line]:
+@attrs.frozen
+class Report:
+    """What is done with each line: it is printed, or ``command`` is run for it. It ends after ``count`` changes."""
+
+    command: Sequence[str]
+    json_output: bool
+    count: int | None
+
+    def __attrs_post_init__(self) -> None:
+        if self.command and self.json_output:
+            raise click.UsageError("--json is for what is printed, and with a COMMAND nothing is")
+
+    def run(self, lines: Iterable[Line]) -> None:
+        """Report one after the other, as they come, until there are enough or the reader of the output has gone."""
+        seen = 0
+        with nullcontext() if self.command else ends_with_reader():
+            for line in lines:
+                if self.command:
+                    run_command(self.command, os.environ | line.environment(), line.value)
+                else:
+                    write(shown(line.as_json() if self.json_output else line.as_text()))
+                seen += line.change is not None
+                if seen == self.count:
+                    break
+
+
+def _lines(events: Watch, selector: Selector, *, progress: bool) -> Iterator[Line]:
     """One after the other, as they come."""
     with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as spool:
         for event in events:
@@ -284,13 +303,13 @@ def _lines(events: Watch, selector: Selector, *, progress: bool) -> Iterator[_Li
                 yield from _snapshot(event, spool, selector)
             elif isinstance(event, WatchEvent):
                 for change in event.changes[:-1]:
-                    yield _Line.of(event.index, change)
-                yield _Line.of(event.index, event.changes[-1], event.position)
+                    yield Line.of(event.index, change)
+                yield Line.of(event.index, event.changes[-1], event.position)
             elif progress:
-                yield _Line(type(event).__name__.lower(), event.position.index, None, event.position)
+                yield Line(type(event).__name__.lower(), event.position.index, None, event.position)
 
 
-def _snapshot(event: SnapshotEvent, spool: tempfile.SpooledTemporaryFile[bytes], selector: Selector) -> Iterator[_Line]:
+def _snapshot(event: SnapshotEvent, spool: tempfile.SpooledTemporaryFile[bytes], selector: Selector) -> Iterator[Line]:
     """Nothing until it is complete: it may start anew from another peer."""
     chunk = event.chunk
     if chunk.is_first:
@@ -298,10 +317,10 @@ def _snapshot(event: SnapshotEvent, spool: tempfile.SpooledTemporaryFile[bytes],
         spool.truncate()
     spool.write(chunk.data)
     if chunk.is_last:
-        yield _Line("snapshot", event.position.index)
+        yield Line("snapshot", event.position.index)
         spool.seek(0)
         for key, value in KeyValueCodec().decode_snapshot(iter(lambda: spool.read(_READ_BYTES), b"")):
             change = Change(ChangeKind.SET, key, value)
             if selector.matches(change):
-                yield _Line.of(chunk.index, change)
-        yield _Line("complete", event.position.index, None, event.position)
+                yield Line.of(chunk.index, change)
+        yield Line("complete", event.position.index, None, event.position)

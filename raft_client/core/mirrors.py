@@ -51,7 +51,8 @@ class MirrorEvent:
     """All changes of a mirror since the event before, up to ``position``.
 
     Each change has in ``previous`` what the key had. With ``is_difference`` the event leaves out the steps in between
-    and says only what differs, because the mirror has read its keys again, or its reader was slow.
+    and says only what differs, because the mirror has read its keys again, its reader was slow, or it is the first one
+    of ``changes(initial=True)``, which says what differs from no keys at all.
     """
 
     position: Position
@@ -268,8 +269,12 @@ class Mirror:
 
     # -- who listens ---------------------------------------------------------------------------------------------------
 
-    def add_reader(self, queue: ChangeQueue) -> None:
-        """Tell it what happens from now on."""
+    def add_reader(self, queue: ChangeQueue, *, initial: bool = False) -> None:
+        """Tell it what happens from now on; with ``initial`` what is shown now, first."""
+        if initial:
+            assert self.position is not None  # noqa: S101 - readers come when all is read
+            changes = tuple(_change(key, None, value) for key, value in sorted(self.values.items()))
+            queue.push(MirrorEvent(self.position, changes, is_difference=True))
         self._queues.add(queue)
 
     def drop_reader(self, queue: ChangeQueue) -> None:

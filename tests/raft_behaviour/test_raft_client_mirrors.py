@@ -116,6 +116,18 @@ async def test_a_mirror_is_complete_and_follows(raft: RaftShell, monkeypatch: py
             await mirror.start()
 
 
+async def test_the_first_event_has_all_keys_if_that_is_wanted(raft: RaftShell) -> None:
+    """Also if there are none; what is told from none on leads to what is shown."""
+    async with AsyncEmbeddedCluster(1) as cluster, raft.client(cluster.url) as client, client.kv.mirror() as mirror:
+        changes = mirror.changes(initial=True)
+        assert await changes.get(0) == MirrorEvent(shown(mirror).position, (), is_difference=True)
+        last = (await client.kv.transaction(then={"b": "2", "a": "1"})).position
+        assert await mirror.wait(last, timeout=20)
+        first, *rest = await rest_of(mirror.changes(initial=True))
+        assert (rest, first.index, [change.key for change in first.changes]) == ([], last.index, [b"a", b"b"])
+        assert told({}, [first]) == told({}, await rest_of(changes)) == shown(mirror)
+
+
 async def test_a_callback_is_told(raft: RaftShell, caplog: pytest.LogCaptureFixture) -> None:
     """By a worker of its own: it may use the client and the mirror, and one that fails is called again."""
     seen: list[int] = []

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from raft_client import new_request_id
+from raft_client import RaftClient, new_request_id
 from raft_client.server import EmbeddedCluster
 
 Run = Any  # conftest.py has it
@@ -68,3 +72,64 @@ def test_keys_are_watched(kv: Run) -> None:
     """``kv watch`` is ``watch``."""
     index = int(kv("put", "a", "1").out)
     assert kv("watch", "--after", str(index - 1), "--count", "1").out == b"set %d a 1\n" % index
+
+
+def test_a_mirror_has_all_keys_first(kv: Run) -> None:
+    """The keys with the prefix as they are at one index, behind a line that says so."""
+    for key in ("a/2", "b", "a/1"):
+        index = int(kv("put", key, "on").out)
+    done = kv("mirror", "a/", "--count", "2")
+    assert (done.code, done.out) == (0, b"snapshot %d\nset %d a/1 on\nset %d a/2 on\n" % (index, index, index))
+    (first, *_, last) = map(json.loads, kv("mirror", "--json", "--count", "3").out.splitlines())
+    assert first == {"event": "snapshot", "index": index}
+    assert last == {"event": "set", "index": index, "key": "b", "value": "on"}
+    for wrong in (("a", "b"), ("--json", "--", "true")):
+        assert kv("mirror", *wrong).code == 2
+
+
+@contextmanager
+def mirrored(url: str) -> Iterator[Iterator[dict[str, Any]]]:
+    """What ``zmqraft kv mirror`` prints, in a process of its own."""
+    command = [sys.executable, "-m", "raft_client.cli", "kv", "mirror", "--json", "--progress", "--url", url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        try:
+            yield map(json.loads, process.stdout)
+        finally:
+            process.terminate()
+
+
+def test_a_mirror_follows(kv: Run) -> None:
+    """Each change is told, and after the last one of an entry one can go on, as after the end of the first keys."""
+    url = os.environ["ZMQRAFT_URL"]
+    with RaftClient(url) as client, mirrored(url) as lines:
+        assert [next(lines)["event"] for _ in range(2)] == ["snapshot", "complete"]
+        outcome = client.kv.transaction(then={"a": "1", "b": "2"})
+        first, last = (next(line for line in lines if "key" in line) for _ in range(2))
+        assert first == {"event": "set", "index": outcome.position.index, "key": "a", "value": "1"}
+        assert last.pop("position").startswith(f"{outcome.position.index}@")
+        assert last == {"event": "set", "index": outcome.position.index, "key": "b", "value": "2"}
+        index = client.kv.delete("none").position.index
+        assert next(line for line in lines if line["index"] >= index)["event"] == "progress"
+        client.kv.delete("a")
+        assert next(line for line in lines if line["event"] == "delete")["key"] == "a"
+
+
+@pytest.mark.ci
+def test_a_mirror_tells_the_loss_of_the_leader_and_goes_on_at_the_next_one() -> None:
+    """It says that it may be late, then that it is not, and no change is missing or told twice."""
+    with EmbeddedCluster(3) as cluster, RaftClient(cluster.url) as client, mirrored(cluster.url) as lines:
+        assert next(lines)["event"] == "snapshot"
+        client.kv.put("a", "1")
+        values = (line["value"] for line in lines if line["event"] == "set")
+        assert next(values) == "1"
+        lost = [cluster.leader(), next(peer for peer in cluster.running if peer != cluster.leader())]
+        for peer in lost:
+            cluster.kill(peer)
+        assert any(line["event"] == "suspended" for line in lines)
+        for peer in lost:
+            cluster.restart(peer)
+        assert next(line for line in lines if line["event"] == "resumed")
+        for value in "234":
+            client.kv.put("a", value)
+        assert [next(values) for _ in range(3)] == ["2", "3", "4"]

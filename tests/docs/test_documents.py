@@ -238,10 +238,11 @@ def test_options_of_kafka_lead_to_those_of_the_table() -> None:
 
 def test_every_figure_has_its_command_and_its_date() -> None:
     """Each row of figures names a benchmark that exists, or the demo, and a day, and no text outside of the tables has
-    a date.
+    a date. The picture shows figures of the tables alone.
     """
-    text = (DOCS / "explanation" / "performance.md").read_text()
-    before, _, figures = text.partition("## Figures\n")
+    folder = DOCS / "explanation"
+    text = (folder / "performance.md").read_text()
+    figures, _, measuring = text.partition("\n## Figures\n")[2].partition("\n## How to measure\n")
     rows = [line for line in figures.splitlines() if line.startswith("|") and not line.startswith(("| What ", "|---"))]
     assert len(rows) > 50
     benchmarks = {path.name for path in (ROOT / "tests/bench").glob("bench_*.py")}
@@ -251,7 +252,10 @@ def test_every_figure_has_its_command_and_its_date() -> None:
         assert found[1] in benchmarks | {"make demo"}
     prose = [line for line in text.splitlines() if not line.startswith("|")]
     assert [line for line in prose if re.search(r"\b20\d\d-\d\d", line)] == []
-    assert benchmarks - set(re.findall(r"bench_\w+\.py", before)) == set()
+    assert benchmarks - set(re.findall(r"bench_\w+\.py", measuring)) == set()
+    drawn = re.findall(r'class="ratio"[^>]*>([\d.]+)<', (folder / "pictures/ratios.svg").read_text())
+    assert len(drawn) > 5
+    assert set(drawn) <= set(re.findall(r"[\d.]*\d", figures))
 
 
 def test_every_setting_is_described() -> None:

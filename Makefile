@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALL = $(if $(wildcard $(BIN)/uv),$(BIN)/uv pip install --python $(BIN)/python,$(BIN)/python -m pip install) --quiet
 .DEFAULT_GOAL := help
 
-.PHONY: help test test-ci test-long test-versions test-spark dist demo demo-ha bench docs lint twins clean
+.PHONY: help test test-ci test-long test-versions test-spark dist release demo demo-ha bench docs lint twins clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -47,6 +47,13 @@ test-versions: $(BIN)/tox  ## each other Python from 3.11 to 3.15 that is there,
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct 2>/dev/null)
 dist: $(BIN)/tox  ## wheel and source distribution into dist/, the same from each build of a commit
 	$(BIN)/tox run -e dist
+
+# The second build must be the same as the first, byte for byte.
+release:  ## wheel and source distribution, built twice, and whether they can be published: says what is missing
+	rm -rf dist && $(MAKE) dist
+	(cd dist && sha256sum -- *) > .tox/first.sha256 && rm -rf dist && $(MAKE) dist
+	cd dist && sha256sum --check --quiet ../.tox/first.sha256
+	$(BIN)/python tools/release.py
 
 test-spark: $(BIN)/tox  ## the Spark tests on PySpark 4.1, 4.2 and 4.3, and once over Spark Connect
 	$(BIN)/tox run -e spark41,spark42,spark43,connect

@@ -1,4 +1,4 @@
-"""``docs/reference/mqtt.md`` from the statements and the tests that name them. To write it again::
+"""``tests/conformance/statements.md`` from the statements and the tests that name them. To write it again::
 
 python tests/conformance/conformance_page.py
 """
@@ -14,7 +14,7 @@ import attrs
 __all__ = ["NO_FILE", "PAGE", "Statement", "coverage", "page", "statements"]
 
 HERE: Final = Path(__file__).parent
-PAGE: Final = HERE.parents[1] / "docs" / "reference" / "mqtt.md"
+PAGE: Final = HERE / "statements.md"
 
 #: Version, as the decorator calls it -> file and title.
 _SOURCES: Final = {
@@ -38,8 +38,8 @@ package's client. The page is made from the tests; a test fails when the two dif
 in `tests/conformance/`: they write every packet byte by byte, and read the answers with a decoder of their own. A test
 file alone lies below `tests/server/` or in `tests/cli/`.
 
-Where the standards leave a choice, [the server's page](server.md) and the decisions say which one it is. Where a reason
-code differs from the standard's for the sake of the public test suites of clients, the test says so.
+Where the standards leave a choice, [the page about MQTT](../../docs/reference/mqtt.md) says which one it is. Where a
+reason code differs from the standard's for the sake of the public test suites of clients, the test says so.
 """
 
 _TABLE_HEAD: Final = "| Statement | What it asks | File | Test |\n|---|---|---|---|\n"

@@ -18,7 +18,7 @@ def normative(*, v5: str = "", v3: str = "", more: str = "") -> Callable[[F], F]
     """Names the statements that a test holds the server to, ``"3.1.2-4 3.1.2-5"``: of MQTT 5.0, of MQTT 3.1.1, and of
     our own list of what goes beyond them.
 
-    ``conformance_page.py`` reads the decorators and makes ``docs/reference/mqtt.md`` of them.
+    ``conformance_page.py`` reads the decorators and makes ``statements.md`` of them.
     """
     del v5, v3, more
     return lambda function: function

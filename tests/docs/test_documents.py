@@ -35,7 +35,6 @@ RUNNER = Path(__file__).with_name("document_runner.py")
 #: Documents that start a JVM. It must be one of their own: a process holds a single Spark session.
 SPARK = DOCS / "how-to" / "spark.md"
 RAFT_SPARK = DOCS / "how-to" / "raft-spark.md"
-STREAMING = DOCS / "how-to" / "spark-streaming.md"
 PIPELINE = DOCS / "how-to" / "pipeline-failover.md"
 AGGREGATE = DOCS / "how-to" / "spark-aggregate.md"
 #: Starts peers of its own: test_own_machine_page.py runs it.
@@ -56,7 +55,7 @@ SLOW = [
 DOCUMENTS = [
     pytest.param(p, marks=(pytest.mark.slow, pytest.mark.turns(3))) if p in SLOW else p
     for p in PAGES
-    if p not in (SPARK, RAFT_SPARK, STREAMING, PIPELINE, AGGREGATE, OWN_MACHINE, *RAFT)
+    if p not in (SPARK, RAFT_SPARK, PIPELINE, AGGREGATE, OWN_MACHINE, *RAFT)
 ]
 
 
@@ -146,15 +145,15 @@ def test_the_pages_start_the_node_peers_that_the_tests_start(zmq_raft: Path) -> 
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.turns(3)
-@pytest.mark.timeout(400)  # a Java process and a dozen jobs: 20 s, and several times that on a busy machine
-@pytest.mark.parametrize("path", [SPARK, RAFT_SPARK, STREAMING, PIPELINE, AGGREGATE], ids=lambda path: path.name)
+@pytest.mark.timeout(600)  # a Java process and a dozen jobs: 20 s, and several times that on a busy machine
+@pytest.mark.parametrize("path", [SPARK, RAFT_SPARK, PIPELINE, AGGREGATE], ids=lambda path: path.name)
 def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_peers: list[str], tmp_path: Path) -> None:
     """The Spark document's code runs from top to bottom and prints what the document shows."""
     pytest.importorskip("pyspark")
     pytest.importorskip("pyarrow")
     require_java()
     arguments = [sys.executable, RUNNER, path, tmp_path, server.url, *scripted_peers]
-    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=390, check=False)
+    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=590, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -221,7 +220,7 @@ def test_a_failing_python_block_names_its_line(tmp_path: Path) -> None:
 
 def test_options_of_kafka_lead_to_those_of_the_table() -> None:
     """Each option of Kafka's source is refused with the name that the page has beside it, or it is the same here."""
-    text = (DOCS / "how-to/migrate.md").read_text().partition("| Option or column of Kafka |")[2]
+    text = (DOCS / "how-to/from-kafka.md").read_text().partition("| Option or column of Kafka |")[2]
     rows = re.findall(r"^\| (`.*?) \| (.*) \|$", text.partition("| other settings")[0], re.MULTILINE)
     theirs = {option: ours for options, ours in rows for option in re.findall(r"`([\w.]+)`", options)}
     assert len(theirs) > 15
@@ -268,19 +267,21 @@ def test_every_setting_is_described() -> None:
 RAFT_REFERENCE = DOCS / "reference" / "raft.md"
 
 
-def test_every_raft_setting_and_option_is_described() -> None:
-    """The reference has a row for each setting of a cluster and each option of the Spark source."""
-    rows = set(re.findall(r"^\| `(\w+)` \|", RAFT_REFERENCE.read_text(), re.MULTILINE))
-    settings = {a.name for a in attrs.fields(RaftSettings)}
-    camel = {re.sub("_(.)", lambda m: m[1].upper(), name) for name in settings - OF_NO_USE}
-    assert settings | camel | {a.name for a in attrs.fields(ReadOptions)} <= rows
+def _rows(page: Path) -> set[str]:
+    """What the first columns of a page's tables name."""
+    return set(re.findall(r"^\| `(\w+)` \|", page.read_text(), re.MULTILINE))
 
 
-def test_the_reference_lists_every_option_of_streams() -> None:
-    """The reference has a row for each option of the stream of a log, and of the sink."""
-    rows = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "reference" / "spark.md").read_text(), re.MULTILINE))
-    for options in (StreamOptions, WriteOptions):
-        assert {option_name(a.name) for a in attrs.fields(options)} <= rows
+def test_every_raft_setting_is_described() -> None:
+    """The reference has a row for each setting of a cluster."""
+    assert {a.name for a in attrs.fields(RaftSettings)} <= _rows(RAFT_REFERENCE)
+
+
+def test_every_option_of_spark_and_the_log_is_described() -> None:
+    """The reference has a row for each option of a batch read, of a stream, of the sink, and of their connection."""
+    settings = {option_name(a.name) for a in attrs.fields(RaftSettings)} - {option_name(name) for name in OF_NO_USE}
+    options = {option_name(a.name) for kind in (ReadOptions, StreamOptions, WriteOptions) for a in attrs.fields(kind)}
+    assert settings | options <= _rows(DOCS / "reference" / "raft-spark.md")
 
 
 def test_every_rpc_is_described_with_its_bytes() -> None:
@@ -296,8 +297,7 @@ def test_every_rpc_is_described_with_its_bytes() -> None:
 
 def test_every_raft_error_is_described() -> None:
     """The reference says what to do about each error that can be caught."""
-    rows = set(re.findall(r"^\| `(\w+)` \|", RAFT_REFERENCE.read_text(), re.MULTILINE))
-    assert set(raft_errors) <= rows
+    assert set(raft_errors) <= _rows(RAFT_REFERENCE)
 
 
 def test_what_the_raft_clients_do_otherwise_is_told() -> None:

@@ -13,7 +13,9 @@ import statestore_client
 
 _ROOT = Path(__file__).parents[2]
 _TESTS = _ROOT / "tests"
-_PAGES = sorted(path.relative_to(_ROOT / "docs").as_posix() for path in (_ROOT / "docs").rglob("*.md"))
+_PAGES = sorted(
+    path.relative_to(_ROOT).as_posix() for folder in ("docs", "tests") for path in (_ROOT / folder).rglob("*.md")
+)
 #: Where a file may be that a page names without its folder.
 _HOMES = [_ROOT, *(Path(str(package.__file__)).parent for package in (statestore_client, raft_client))]
 
@@ -28,10 +30,10 @@ def _functions() -> dict[str, frozenset[str]]:
     return found
 
 
-@pytest.mark.parametrize("page", [page for page in _PAGES if not page.startswith("_build")])
+@pytest.mark.parametrize("page", [page for page in _PAGES if not page.startswith("docs/_build")])
 def test_tests_that_a_page_names_exist(page: str) -> None:
     """``module::test`` names a test of that module; ``test_…`` alone names a module or a test."""
-    text = (_ROOT / "docs" / page).read_text("utf-8")
+    text = (_ROOT / page).read_text("utf-8")
     functions = _functions()
     pairs = re.findall(r"`(test_\w+)(?:\.py)?::(test_\w+)`", text)
     assert [f"{module}::{test}" for module, test in pairs if test not in functions.get(module, ())] == []
@@ -40,8 +42,10 @@ def test_tests_that_a_page_names_exist(page: str) -> None:
     assert [name for name in re.findall(r"`(test_\w+)`", text) if name not in known] == []
 
 
-@pytest.mark.parametrize("page", [page for page in _PAGES if page.startswith(("reference/", "decisions/"))])
+@pytest.mark.parametrize(
+    "page", [page for page in _PAGES if page.startswith(("docs/reference/", "docs/decisions/", "tests/"))]
+)
 def test_files_that_a_page_names_exist(page: str) -> None:
     """A path with a folder, such as ``server/store/store.py``, names a file of the repository or of a package."""
-    named = re.findall(r"`((?:\w+/)+\w+\.py)`", (_ROOT / "docs" / page).read_text("utf-8"))
+    named = re.findall(r"`((?:\w+/)+\w+\.py)`", (_ROOT / page).read_text("utf-8"))
     assert [file for file in named if not any((home / file).is_file() for home in _HOMES)] == []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+
+import statestore_client
 
 DOCS = Path(__file__).parents[2] / "docs"
 #: What docs/stability.md calls public.
@@ -56,3 +60,25 @@ def test_the_reference_uses_the_names_that_are_imported() -> None:
 def test_the_policy_names_the_packages() -> None:
     """The policy lists both packages and what they have for tests, servers and Spark."""
     assert {"statestore_client", "raft_client", "raft_client.server", "statestore_client.spark"} <= set(MODULES)
+
+
+#: Classes whose methods the page of the API shows with their signatures.
+SHOWN = (statestore_client.StateStoreClient, statestore_client.Lock, statestore_client.Election)
+
+
+def _as_shown(name: str, method: Callable[..., object]) -> str:
+    """The call as a reader writes it: names and defaults without types; ``...`` stands for the setting's value."""
+    parameters = inspect.signature(method).parameters.values()
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in parameters if p.name != "self"]
+    text = f"{name}{inspect.Signature(plain)}".replace(repr(statestore_client.DEFAULT_TIMEOUT), "...")
+    return re.sub(r"<function (\w+) at \w+>", r"\1", text).replace("'", '"')
+
+
+@pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: shown.__name__)
+def test_the_page_shows_the_signature_of_each_method(shown: type) -> None:
+    """The table of a class has each of its methods with all arguments, so readers of a forge, which makes nothing of
+    docstrings, see them."""
+    text = (DOCS / "reference" / "api.md").read_text("utf-8")
+    calls = re.findall(r"`(\w+\([^`]*\))`", text.partition(f"## `{shown.__name__}`\n")[2].partition("\n#")[0])
+    methods = {name: getattr(shown, name) for name in vars(shown) if not name.startswith("_")}
+    assert set(calls) >= {_as_shown(name, each) for name, each in methods.items() if inspect.isroutine(each)}

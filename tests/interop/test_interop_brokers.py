@@ -14,7 +14,7 @@ from two_brokers import BEHAVIOURS
 
 from statestore_client.server import EmbeddedServer
 
-PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "other-brokers.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "mqtt.md"
 
 #: What our server does.
 OURS = {
@@ -114,6 +114,6 @@ def test_mosquitto(theirs: Callable[[str], int], require_tool: Callable[[str], s
 
 
 def test_the_differences_are_explained() -> None:
-    """The page about other brokers has a row for each difference and for no other."""
+    """The page about MQTT has a row for each difference and for no other."""
     rows = [line.split("|")[1].strip() for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:2] == "| "]
     assert set(rows) - {"what", "---"} == set(THEIRS)

@@ -8,7 +8,7 @@ Exit codes, the same for all commands:
 2     the command line cannot be used
 3     the state store refused (fencing token, quota, clock skew, not authorized, ...), or broke the protocol
 4     no connection, or no answer in time: later it may be there
-5     the lease of ``statestore lock`` or ``elect`` was lost, or taken away, while the command ran
+5     the lease of ``lock``, ``elect``, ``semaphore`` or ``members`` was lost, or taken away, while the command ran
 6     the data directory of a server, or a file of ``export``, cannot be used or is damaged, or a server's disk failed
 7     standard output is closed or cannot be written; what was asked for may be done
 8     done in part: some lines (``load``), keys (``import``, ``del --prefix``, ``unlock --fence``) or records (``check
@@ -43,8 +43,10 @@ from statestore_client.errors import (
 
 #: Module and object of each command.
 _COMMANDS: Final = {
+    "barrier": "recipes:barrier",
     "bench": "bench:bench",
     "check": "data:check_data",
+    "counter": "recipes:counter",
     "del": "keys:delete_key",
     "elect": "lock:elect",
     "export": "transfer:export_keys",
@@ -55,11 +57,13 @@ _COMMANDS: Final = {
     "kv": "kv:kv",
     "load": "load:load",
     "lock": "lock:hold_lock",
+    "members": "recipes:members",
     "monitor": "monitor:monitor",
     "passwd": "passwd:passwd",
     "ping": "ping:ping",
     "retained": "data:retained",
     "scan": "keys:scan_keys",
+    "semaphore": "recipes:semaphore",
     "serve": "serve:serve",
     "sessions": "data:sessions",
     "set": "keys:set_key",

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import attrs
 import click
@@ -44,18 +44,20 @@ from statestore_client.errors import LockNotAcquiredError, StateStoreError
 from statestore_client.settings import ConnectionSettings
 from statestore_client.sync.client import StateStoreClient
 from statestore_client.sync.leases import Lease
-from statestore_client.sync.locks import Election, Lock, LockObservation
+from statestore_client.sync.locks import LockObservation
+
+_F = TypeVar("_F", bound=Callable[..., object])
 
 #: The command finds its fencing token here.
 _TOKEN_VARIABLE: Final = "STATESTORE_FENCING_TOKEN"  # noqa: S105 - the name of a variable
-_LOCK_VARIABLE: Final = "STATESTORE_LOCK"
+LOCK_VARIABLE: Final = "STATESTORE_LOCK"
 _ELECTION_VARIABLE: Final = "STATESTORE_ELECTION"
 #: How long (seconds) the end may wait for a server that is away.
 _RELEASE_S: Final = 2.0
 
 
 @attrs.frozen
-class _Patience:
+class Patience:
     """How long to wait for the lease, what to end with if somebody else has it, and how to end the command."""
 
     wait: float | None
@@ -82,24 +84,26 @@ _WAIT_HELP: Final = (
     "Give up after this time: exit code 1 if somebody else has it, 4 if the server cannot be reached. 0 tries once. "
     "Default: never."
 )
-_LEASE: Final = Seconds(0.01, 86_400)
+LEASE: Final = Seconds(0.01, 86_400)
 _persist = click.option("--persist", is_flag=True, help="Mark its key as one that must be on the broker's disk.")
 
 
-_patience_options = option_group(
-    click.option("-w", "--wait", type=Seconds(min=0), help=_WAIT_HELP),
-    click.option("-n", "--no-wait", is_flag=True, help="Try once, as --wait 0."),
-    click.option(
-        "-E",
-        "--conflict-exit-code",
-        type=click.IntRange(0, 255),
-        default=exits.NEGATIVE,
-        show_default=True,
-        help="The exit code when somebody else has it.",
-    ),
-    click.option("--grace", type=Seconds(min=0), default=5.0, show_default=True, help=_GRACE_HELP),
-    click.option("--foreground", is_flag=True, help=_FOREGROUND_HELP),
-)
+def patience_options(*no_wait: str) -> Callable[[_F], _F]:
+    """The options of a command that waits for a lease, and the names of the one that says not to wait."""
+    return option_group(
+        click.option("-w", "--wait", type=Seconds(min=0), help=_WAIT_HELP),
+        click.option(*no_wait, "no_wait", is_flag=True, help="Try once, as --wait 0."),
+        click.option(
+            "-E",
+            "--conflict-exit-code",
+            type=click.IntRange(0, 255),
+            default=exits.NEGATIVE,
+            show_default=True,
+            help="The exit code when somebody else has it.",
+        ),
+        click.option("--grace", type=Seconds(min=0), default=5.0, show_default=True, help=_GRACE_HELP),
+        click.option("--foreground", is_flag=True, help=_FOREGROUND_HELP),
+    )
 
 
 class CommandLast(click.Command):
@@ -129,7 +133,7 @@ class CommandLast(click.Command):
 @click.argument("name")
 @click.argument("command", metavar="[--] [COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.option(
-    "--lease", type=_LEASE, default=10.0, show_default=True, help="How long it lasts; renewed while the command runs."
+    "--lease", type=LEASE, default=10.0, show_default=True, help="How long it lasts; renewed while the command runs."
 )
 @click.option(
     "--holder", help="This holder's name, which must differ between all. Default: host, process, something unique."
@@ -137,7 +141,7 @@ class CommandLast(click.Command):
 @click.option("--show", is_flag=True, help="Run nothing: print who holds the lock.")
 @click.option("--json", "json_output", is_flag=True, help="Of --show: one JSON object.")
 @_persist
-@_patience_options
+@patience_options("-n", "--no-wait")
 @connection_options
 def hold_lock(
     name: str,
@@ -166,14 +170,15 @@ def hold_lock(
         raise click.UsageError("give either a COMMAND to run while holding the lock, or --show")
     if json_output and not show:
         raise click.UsageError("--json is for --show")
-    how = _Patience(**patience)
+    how = Patience(**patience)
     with open_client(settings) as store:
         if show:
             return show_lock(store, name, json_output=json_output)
         own = own_name() if holder is None else argument_bytes(holder)
         lock = store.lock(argument_bytes(name), lease=lease, holder=own, persist=persist)
-        holding = _Holding(f"the lock {name}", lease, {_LOCK_VARIABLE: name})
-        return holding.run(command, how, lock)
+        variables = {LOCK_VARIABLE: name}
+        held = Holding(f"the lock {name}", lease, lock.acquire, lambda _: lock.observe(), lambda _: variables)
+        return held.run(command, how)
 
 
 @click.command("elect", cls=CommandLast)
@@ -181,13 +186,13 @@ def hold_lock(
 @click.argument("command", metavar="[--] [COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @click.option("--candidate", help="This candidate's name, which must differ between all. Default: a unique one.")
 @click.option(
-    "--term", type=_LEASE, default=10.0, show_default=True, help="How long after a leader's death another can win."
+    "--term", type=LEASE, default=10.0, show_default=True, help="How long after a leader's death another can win."
 )
 @click.option("--listen", is_flag=True, help="Do not campaign: print the leader, and each change.")
 @click.option("--count", type=click.IntRange(min=1), help="Of --listen: end after this many lines.")
 @click.option("--json", "json_output", is_flag=True, help="Of --listen: one JSON object per line.")
 @_persist
-@_patience_options
+@patience_options("-n", "--no-wait")
 @connection_options
 def elect(
     name: str,
@@ -212,14 +217,17 @@ def elect(
         raise click.UsageError("give either a COMMAND to run while leading, or --listen")
     if not listen and (count is not None or json_output):
         raise click.UsageError("--count and --json are for --listen")
-    how = _Patience(**patience)
+    how = Patience(**patience)
     with open_client(settings) as store:
         if listen:
             return _listen(store, argument_bytes(name), count, json_output)
         own = None if candidate is None else argument_bytes(candidate)
         election = store.election(argument_bytes(name), candidate=own, term=term, persist=persist)
-        holding = _Holding(f"the election {name}", term, {_ELECTION_VARIABLE: name})
-        return holding.run(command, how, election)
+        variables = {_ELECTION_VARIABLE: name}
+        held = Holding(
+            f"the election {name}", term, election.campaign, lambda _: election.observe(), lambda _: variables
+        )
+        return held.run(command, how)
 
 
 def _listen(store: StateStoreClient, name: bytes, count: int | None, json_output: bool) -> int:
@@ -235,36 +243,36 @@ def _listen(store: StateStoreClient, name: bytes, count: int | None, json_output
 
 
 @attrs.frozen
-class _Holding:
+class Holding:
     """A lease and the command that runs under it. ``what`` is held, for ``lease`` seconds unless it is renewed."""
 
     what: str
     lease: float
-    variables: dict[str, str]
+    #: Waits for so many seconds, or for ever.
+    acquire: Callable[[float | None], Lease]
+    #: What tells who has the key of the lease.
+    observe: Callable[[Lease], LockObservation]
+    #: What the command finds in its environment, beside the fencing token.
+    variables: Callable[[Lease], dict[str, str]]
 
-    def run(
-        self,
-        command: tuple[str, ...],
-        how: _Patience,
-        contended: Lock | Election,
-    ) -> int:
+    def run(self, command: tuple[str, ...], how: Patience) -> int:
         """The exit code of the command, or why it did not run to its end."""
         try:
-            held = (contended.acquire if isinstance(contended, Lock) else contended.campaign)(how.timeout)
+            held = self.acquire(how.timeout)
         except LockNotAcquiredError as error:
             click.echo(f"statestore: {error}", err=True)
             return how.conflict_exit_code
         with caught_signals() as arrived:  # none ends this process while COMMAND runs, or before the lease is released
             try:
-                with _Watched(held, contended) as watched:
+                with _Watched(held, self.observe(held)) as watched:
                     return self._run(command, watched, how, arrived)
             finally:
                 if held.valid:
                     self._release(held)
 
-    def _run(self, command: tuple[str, ...], watched: _Watched, how: _Patience, arrived: SimpleQueue[int]) -> int:
+    def _run(self, command: tuple[str, ...], watched: _Watched, how: Patience, arrived: SimpleQueue[int]) -> int:
         held = watched.lease
-        environment = os.environ | {_TOKEN_VARIABLE: str(held.fencing_token)} | self.variables
+        environment = os.environ | {_TOKEN_VARIABLE: str(held.fencing_token)} | self.variables(held)
         process = start_command(command, environment, own_group=not how.foreground)
         code = run_group(watched.is_good, process, how.grace, arrived, foreground=how.foreground)
         if code is None and watched.is_taken:
@@ -290,10 +298,10 @@ class _Watched:
     another contender may have had it in between. Where the key cannot be watched, renewals must do.
     """
 
-    def __init__(self, lease: Lease, contended: Lock | Election) -> None:
+    def __init__(self, lease: Lease, observation: LockObservation) -> None:
         self.lease = lease
         self.is_taken = False
-        self._observation: LockObservation | None = contended.observe()
+        self._observation: LockObservation | None = observation
 
     def __enter__(self) -> Self:
         try:

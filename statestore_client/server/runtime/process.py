@@ -43,7 +43,8 @@ def file_limit() -> int | None:
 # as it was, however many they are, and the first step that adds a few pays for all: 40 ms after 100,000 of them. So new
 # objects are counted here, more often the more there are.
 #
-# Not for a server that is embedded: there, the collector is the host's.
+# Not for a server that is embedded: there, the collector is the host's. Nor on PyPy, which collects in small steps by
+# itself, and counts neither objects nor blocks.
 
 
 #: How often to look whether all is to be looked through, in seconds.
@@ -66,12 +67,18 @@ _COUNT_S: Final = (0.005, 0.1)
 #: One in so many collections of new objects is also of those that have outlived one, as Python's own.
 _OLDER: Final = 10
 
+#: Count the blocks of memory that the interpreter has handed out. None: it does not count them.
+_BLOCKS: Final[Callable[[], int] | None] = getattr(sys, "getallocatedblocks", None)
+
 
 @contextmanager
 def short_pauses(
-    loop: asyncio.AbstractEventLoop, *, pause_s: float = _LOOK_S, blocks: Callable[[], int] = sys.getallocatedblocks
+    loop: asyncio.AbstractEventLoop, *, pause_s: float = _LOOK_S, blocks: Callable[[], int] | None = _BLOCKS
 ) -> Iterator[None]:
     """Collect garbage in this way as long as the context lasts. Call it in the thread of the loop."""
+    if blocks is None:
+        yield
+        return
     thresholds = gc.get_threshold()
     gc.collect()
     gc.freeze()  # modules, classes, functions: they stay
@@ -149,10 +156,13 @@ def memory_given_back(
     loop: asyncio.AbstractEventLoop,
     *,
     pause_s: float = _PAUSE_S,
-    blocks: Callable[[], int] = sys.getallocatedblocks,
+    blocks: Callable[[], int] | None = _BLOCKS,
     trim: Callable[[], None] = trim_memory,
 ) -> Iterator[None]:
     """As long as the context lasts. Call it in the thread of the loop."""
+    if blocks is None:
+        yield
+        return
     most = blocks()
     timer: asyncio.TimerHandle
 

@@ -10,7 +10,8 @@ from statestore_client.server.kvstore import area, area_store, own_keys, pattern
 from statestore_client.wire.kvstore import codec, messages, value
 from statestore_client.wire.kvstore.value import NoMergeReason
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "kvstore.md").read_text("utf-8")
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PAGE = "".join((REFERENCE / name).read_text("utf-8") for name in ("kvstore.md", "kvstore-wire.md"))
 MODULES = (requests, messages, own_keys, patterns, area_store, area, value)
 
 

@@ -276,6 +276,17 @@ def test_a_barrier_lets_through_those_that_wait(server: EmbeddedServer) -> None:
         assert through.result(20)
 
 
+def test_a_barrier_that_is_taken_away_while_the_connection_is_away(server: EmbeddedServer) -> None:
+    """Nobody can tell of it then; who waits is let through when the connection is back."""
+    with StateStoreClient(server.url) as store, ThreadPoolExecutor(1) as pool:
+        barrier = Barrier(store, "gate")
+        barrier.create()
+        waiting = pool.submit(barrier.wait, 20)
+        eventually(lambda: any(b"KEYNOTIFY" in message.payload for message in server.messages))
+        server.restart(keep_state=False)  # it has forgotten all
+        assert waiting.result(20)
+
+
 # -- with asyncio, and what both have ----------------------------------------------------------------------------------
 
 

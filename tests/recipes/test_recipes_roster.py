@@ -69,3 +69,26 @@ def test_keys_of_a_group() -> None:
     for wrong in ("", b"g", None):
         with pytest.raises(InvalidArgumentError, match="name of a group"):
             prefix_of(wrong)
+
+
+_changed = RosterView.changed
+
+
+def _counts_renewals(view: RosterView, event: WatchEvent) -> bool:
+    return _changed(view, event) or event.kind is EventKind.SET
+
+
+def _hears_no_farewell(view: RosterView, event: WatchEvent) -> bool:
+    return event.kind is not EventKind.DELETE and _changed(view, event)
+
+
+def _says_that_it_is_current(view: RosterView, event: WatchEvent) -> bool:
+    return event.kind is not EventKind.SUSPENDED and _changed(view, event)
+
+
+@pytest.mark.parametrize("mistake", [_counts_renewals, _hears_no_farewell, _says_that_it_is_current])
+def test_a_mistake_is_seen(mistake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some events show it."""
+    monkeypatch.setattr(RosterView, "changed", mistake)
+    with pytest.raises(AssertionError):
+        test_a_roster_is_what_the_keys_hold()

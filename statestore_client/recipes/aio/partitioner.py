@@ -5,21 +5,17 @@ from __future__ import annotations
 import contextlib
 import uuid
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from statestore_client.aio.client import AsyncStateStoreClient
 from statestore_client.aio.leases import AsyncLease
 from statestore_client.core.arguments import check_wait
 from statestore_client.errors import ClosedError, LockNotAcquiredError, PickleRefusedError, StateStoreError
 from statestore_client.recipes.aio.members import DEFAULT_RESCAN_S, AsyncMembers
-from statestore_client.recipes.roster import Roster
-from statestore_client.recipes.shares import checked_items, share_of
+from statestore_client.recipes.shares import GiveBack, Join, Look, Sharing, Step, Take, checked_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-#: How soon an item is asked for again that another member has not given back yet, in seconds.
-_AGAIN_S: Final = 0.5
 
 
 class AsyncPartitioner:
@@ -58,9 +54,9 @@ class AsyncPartitioner:
         self._lease_s = lease
         #: What this member is called in the group.
         self.member: str = uuid.uuid4().hex if member is None else member
+        self._sharing = Sharing(self.member, self._items)
         self._group = AsyncMembers(store, f"{name}/members", lease=lease)
         self._rosters = self._group.watch(rescan=rescan)
-        self._roster = Roster({})
         self._membership: AsyncLease | None = None
         self._held: dict[str, AsyncLease] = {}
 
@@ -80,35 +76,31 @@ class AsyncPartitioner:
         if self._membership is None:
             raise ClosedError("a partitioner works while its block runs")
         patience = check_wait(timeout) or 0.0
-        if not self._membership.valid:
-            await self._give_back(set(self._held))  # the others think that this member is gone
-            try:
-                self._membership = await self._group.join(self.member, patience)
-            except LockNotAcquiredError:  # its former lease has not ended at the server, whose clock decides
-                return {}
-        while (roster := await self._rosters.get(timeout=0)) is not None:
-            self._roster = roster
-        if not await self._share() and patience:
-            is_all = len(self._held) == len(share_of(self.member, self._roster.names, self._items))
-            self._roster = await self._rosters.get(patience if is_all else min(patience, _AGAIN_S)) or self._roster
-            await self._share()
+        steps = self._sharing.update(self._held, patience, is_member=self._membership.valid)
+        answer: object = None
+        with contextlib.suppress(StopIteration):
+            while True:
+                answer = await self._do(steps.send(answer))
         return dict(self._held)
 
-    async def _share(self) -> bool:
-        """Whether it has other items than before."""
-        before = set(self._held)
-        wanted = share_of(self.member, self._roster.names, self._items)
-        await self._give_back({item for item, lease in self._held.items() if item not in wanted or not lease.valid})
-        for item in sorted(wanted - self._held.keys()):
-            lease = await self._store.lock(f"{self._name}/items/{item}", lease=self._lease_s).try_acquire()
-            if lease is not None:
-                self._held[item] = lease
-        return before != set(self._held)
-
-    async def _give_back(self, items: set[str]) -> None:
-        for item in sorted(items):
-            with contextlib.suppress(StateStoreError):  # it ends by itself
-                await self._held.pop(item).release()
+    async def _do(self, step: Step) -> object:
+        match step:
+            case Join(seconds):
+                try:
+                    self._membership = await self._group.join(self.member, seconds)
+                except LockNotAcquiredError:  # its former lease has not ended at the server, whose clock decides
+                    return False
+                return True
+            case Look(seconds):
+                return await self._rosters.get(seconds)
+            case GiveBack(item):
+                with contextlib.suppress(StateStoreError):  # it ends by itself
+                    await self._held.pop(item).release()
+            case Take(item):
+                lease = await self._store.lock(f"{self._name}/items/{item}", lease=self._lease_s).try_acquire()
+                if lease is not None:
+                    self._held[item] = lease
+        return None
 
     async def __aenter__(self) -> Self:
         self._membership = await self._group.join(self.member)
@@ -127,7 +119,8 @@ class AsyncPartitioner:
     async def _leave(self) -> None:
         """The items first: who sees that this member is gone finds them free."""
         membership, self._membership = self._membership, None
-        await self._give_back(set(self._held))
+        for item in sorted(self._held):
+            await self._do(GiveBack(item))
         await self._rosters.close()
         if membership is not None:
             with contextlib.suppress(StateStoreError):

@@ -79,6 +79,13 @@ _COMMANDS: Final = {
 def cli() -> None:
     """Append to, read and watch the replicated log of a ØMQ Raft cluster, and manage its peers.
 
+    Try it: a cluster of one peer, and an entry
+
+    
+      zmqraft serve --id 1 --peer 1=tcp://127.0.0.1:8047 --data log &
+      export ZMQRAFT_URL=tcp://127.0.0.1:8047
+      zmqraft append --data hello && zmqraft tail
+
     Peers are named by --url or by the environment variable ZMQRAFT_URL; every setting has a variable, too
     (ZMQRAFT_SEEDS, ZMQRAFT_CLUSTER, ZMQRAFT_REQUEST_TIMEOUT, ZMQRAFT_CURVE_SERVER_KEY, ...).
     """

@@ -162,7 +162,7 @@ def append(
     in_flight: int,
     settings: RaftSettings,
 ) -> int:
-    """Append the lines of FILEs, or of standard input, in order; a line feed is not part of its entry.
+    """Append the lines of FILEs or of standard input, in order. A line feed is not part of the entry.
 
     Every entry has a request id, so what was under way when the leader was lost is not appended twice. A failure names
     the line and the id: append it again with --data or --whole and --request-id. Exit code 8 when some lines cannot be

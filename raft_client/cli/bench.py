@@ -144,7 +144,7 @@ def _read_aio(settings: RaftSettings, after: int) -> Sample:
 
 @click.command("bench")
 @click.option("--appends", type=click.IntRange(min=1), default=500, show_default=True, help="One at a time.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Medians count.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Rounds; their median counts.")
 @click.option("--size", type=click.IntRange(1, 10 * 1024 * 1024), default=100, show_default=True, help="Bytes.")
 @click.option(
     "--in-flight",

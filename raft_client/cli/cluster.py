@@ -31,7 +31,7 @@ _POLL_S: Final = 0.05
 @_json
 @connection_options
 def config(*, json_output: bool, settings: RaftSettings) -> int:
-    """Print the peers of the cluster, one per line: ID URL, and a star after the leader."""
+    """Print the peers of the cluster. Each line is ID URL, with a star after the leader."""
     with open_client(settings) as client:
         _print_config(client.config(), json_output)
     return exits.DONE
@@ -54,7 +54,7 @@ def _print_config(found: ClusterConfig, json_output: bool) -> None:
 @_json
 @connection_options
 def info(peers: tuple[str, ...], *, json_output: bool, settings: RaftSettings) -> int:
-    """Print the state of the log of every PEER (its id or its URL); of all, if none is named.
+    """Print the state of the log of each PEER, or of all peers. PEER is an id or a URL.
 
     Works without a leader, too. Exit code 1 when a peer does not answer.
     """
@@ -130,7 +130,7 @@ def _figures(answer: LogInfo | None) -> dict[str, Any]:
 @_json
 @connection_options
 def ping(*, wait: float | None, json_output: bool, settings: RaftSettings) -> int:
-    """Ask the leader something, and print its URL and how long the answer took. Exit code 4 when no leader answers."""
+    """Send one request to the leader. Print its URL and the time. Exit code 4 if no leader answers."""
     with open_client(settings if wait is None else settings.evolve(request_timeout=max(wait, _POLL_S))) as client:
         asked = time.monotonic()
         url = client.config().leader_url
@@ -151,9 +151,9 @@ def ping(*, wait: float | None, json_output: bool, settings: RaftSettings) -> in
 @_json
 @connection_options
 def add_peer(peer_id: str, url: str, *, json_output: bool, settings: RaftSettings) -> int:
-    """Make the peer PEER_ID at URL (tcp://, an IP address, and a port) a member; print the new list of peers.
+    """Add the peer PEER_ID to the cluster. Print the new list of peers. URL is tcp://, an IP address, and a port.
 
-    Start the peer first: it waits until it is made a member. Exit code 1 when it is one already.
+    Start the peer first: it waits until it is a member. Exit code 1 if it is one already.
     """
 
     if not is_tcp_url(url):
@@ -174,7 +174,7 @@ def add_peer(peer_id: str, url: str, *, json_output: bool, settings: RaftSetting
 @_json
 @connection_options
 def remove_peer(peer_id: str, *, json_output: bool, settings: RaftSettings) -> int:
-    """Remove the peer PEER_ID from the cluster; print the new list of peers. Stop its process afterwards, and if the
+    """Remove the peer PEER_ID from the cluster. Print the new list of peers. Stop its process afterwards, and if the
     peers have keys, remove PEER_ID.key from the directory of each.
 
     Exit code 1 when there is no such peer.
@@ -242,7 +242,7 @@ def _only_errors_are_logged() -> Iterator[None]:
 @_json
 @connection_options
 def transfer(peer_id: str | None, *, json_output: bool, settings: RaftSettings) -> int:
-    """Let the member PEER_ID lead, or any other one than now; print the peers of the cluster as config does.
+    """Make the peer PEER_ID the leader, or any other than now. Print the peers of the cluster as config does.
 
     Returns when it leads, before its machine is taken away for example. Exit code 3 when it did not take over.
     """
@@ -263,7 +263,7 @@ _HEADING: Final = ["peer", "url", "up_to", "bytes"]
 @_json
 @connection_options
 def snapshot(peers: tuple[str, ...], *, json_output: bool, settings: RaftSettings) -> int:
-    """Let the peers (ids or URLs), or all of them, make snapshots of their state machines now; print what each has.
+    """Make snapshots of the state machines of PEERs, or of all. PEER is an id or a URL. Print what each peer has.
 
     A snapshot takes the place of the log before it when no request id there can be repeated any more, 8 hours later as
     a rule. Meanwhile no other one is made, and this prints the one that waits. Exit code 1 when a peer made none.
@@ -299,7 +299,7 @@ def _take_snapshot_of(client: RaftClient, peer: Peer) -> TakenSnapshot | RaftErr
 @_json
 @connection_options
 def trim(index: int, *, json_output: bool, settings: RaftSettings) -> int:
-    """Let peers drop the entries up to INDEX; print the highest index that was named so far.
+    """Drop the entries up to INDEX at all peers. Print the highest index that was named so far.
 
     The peers drop them when no request id in them can be repeated any more, 8 hours later as a rule. For state machines
     that keep nothing, such as that of serve --machine broadcast. What is dropped is lost.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @click.argument("directory", metavar="DIR", type=click.Path())
 @click.argument("target", metavar="TARGET", type=click.Path())
 def backup(directory: str, target: str) -> int:
-    """Copy the data directory DIR of a peer to the new directory TARGET. The peer may be running.
+    """Copy the data directory DIR of a peer into TARGET. TARGET must not exist. The peer may run meanwhile.
 
     What the peer had on its disk when the command began is in the copy, which is read again in the end. No peer starts
     with a backup: zmqraft restore makes a new cluster of it.
@@ -55,7 +55,7 @@ def backup(directory: str, target: str) -> int:
     help="The ident of the new cluster, another one than that of the backup. The environment is not asked for it.",
 )
 def restore_backup(source: str, directory: str, *, peer: Peer, cluster: str) -> int:
-    """Make the new directory DIR of the backup SOURCE: that of a peer which is alone in a new cluster.
+    """Make a new cluster of one peer from the backup SOURCE. DIR is the directory of that peer, and must not exist.
 
     It has the entries, request ids and the snapshot of the backup. Other members are added to it later. Only when the
     majority of a cluster is lost for ever: another peer that is lost is replaced by a new one, which needs no backup.
@@ -87,7 +87,8 @@ def contents(found: Inspection) -> str:
 )
 @cluster_option("The cluster ident ('secret' of the Node peer).")
 def import_node_log(source: str, directory: str, *, peer_id: str, peers: Peers, cluster: str) -> int:
-    """Make the new data directory DIR of the folder SOURCE of a Node peer, which one of our peers then replaces.
+    """Make a data directory from that of a Node peer. SOURCE is the Node peer's folder, DIR the new directory of the
+    peer that replaces it.
 
     It has the same entries, request ids, term and vote, and the snapshot. Stop the Node peer first, and never start it
     again: two peers would vote under one ID.
@@ -109,7 +110,7 @@ def import_node_log(source: str, directory: str, *, peer_id: str, peers: Peers, 
 @click.argument("directory", metavar="DIR", type=click.Path(readable=False))
 @click.option("--json", "json_output", is_flag=True, help="One JSON object on a line.")
 def check_data(directory: str, *, json_output: bool) -> int:
-    """Say whether the data directory DIR of a peer is sound; if not, what is wrong. Everything in it is read.
+    """Check the data directory DIR of a peer. Print what is wrong. The command reads everything in it.
 
     Changes nothing. The peer must not be running. Exit code 0 when a peer can start with it, 6 when it cannot, or when
     some entry or snapshot in it cannot be read.

@@ -286,8 +286,8 @@ def tail(
     json_output: bool,
     settings: RaftSettings,
 ) -> int:
-    """Print entries of the log: INDEX state DATA, INDEX config ID=URL ..., or INDEX checkpoint. While the peers change,
-    a config has both lists: OLD ... -> NEW ...
+    """Print entries of the log. Each line is INDEX state DATA, INDEX config ID=URL ..., or INDEX checkpoint. While the
+    peers change, a config has both lists: OLD ... -> NEW ...
 
     Entries come in order and each one once, also while leaders change. DATA is printed as it is and may contain line
     feeds of its own; on a terminal they are escapes. Scripts should use --json. To go on where it ended, give the last
@@ -377,7 +377,7 @@ def dump(
     skip_snapshot: bool,
     settings: RaftSettings,
 ) -> int:
-    """Write the log to a file: JSON lines, MessagePack, or Parquet (with pyarrow).
+    """Write the log as JSON lines, MessagePack or Parquet. Parquet needs pyarrow.
 
     Columns: index, term, type (state, config, checkpoint), request_id, time (when the request id was made), data. FILE
     appears when it is complete. Exit code 1 when the log ends before --from or --to, or was compacted after --from and

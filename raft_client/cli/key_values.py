@@ -36,7 +36,8 @@ _stale = click.option("--stale", is_flag=True, help="Any peer answers, with what
 
 @click.group("kv")
 def kv() -> None:
-    """Read and change the keys and values of a cluster whose peers have the key/value machine, as those of serve."""
+    """Read and change keys and values that the peers hold. Peers of `zmqraft serve` have the machine for that, unless
+    --machine says otherwise."""
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
@@ -49,7 +50,7 @@ def kv() -> None:
 @_json
 @connection_options
 def get(keys: Sequence[str], *, raw: bool, stale: bool, json_output: bool, settings: RaftSettings) -> int:
-    """Print the value of KEY; of several, one after the other. Exit code 1 when there is no such key."""
+    """Print the value of each KEY. Exit code 1 if a key does not exist."""
     if raw and json_output:
         raise click.UsageError("give either --raw or --json")
     missing = False
@@ -86,7 +87,7 @@ def find(
     json_output: bool,
     settings: RaftSettings,
 ) -> int:
-    """Print the keys that start with PREFIX, or all, in their order: KEY VALUE. All as they were at one moment.
+    """Print the keys that start with PREFIX, or all. Each line is KEY VALUE, in the order of keys, all of one moment.
 
     A VALUE is printed as it is and may contain line feeds of its own; scripts should use --json.
     """
@@ -132,7 +133,7 @@ def mirror(
     command: Sequence[str],
     settings: RaftSettings,
 ) -> int:
-    """Print all keys that start with PREFIX, or all, and then each change of them: set INDEX KEY VALUE, delete INDEX
+    """Print the keys that start with PREFIX, and then their changes. Each line is set INDEX KEY VALUE, or delete INDEX
     KEY.
 
     First comes 'snapshot INDEX', then each key as it is at that INDEX, and 'complete INDEX'. What follows leads from
@@ -222,7 +223,8 @@ def put(key: str, value: str, *, request_id: str | None, json_output: bool, sett
 @_json
 @connection_options
 def delete(keys: Sequence[str], *, request_id: str | None, json_output: bool, settings: RaftSettings) -> int:
-    """Delete KEY, several at once; print the index of the entry and how many there were. Exit code 1 if none."""
+    """Delete each KEY, all in one entry. Print the index of the entry and how many keys there were. Exit code 1 if
+    there were none."""
     with open_client(settings) as client:
         outcome = client.kv.delete(*map(argument_bytes, keys), request_id=request_id)
     if json_output:
@@ -268,7 +270,7 @@ def _keys(name: str, text: str) -> Callable[[F], F]:
 @_json
 @connection_options
 def txn(*, request_id: str | None, json_output: bool, settings: RaftSettings, **parts: _Pairs) -> int:
-    """Make several changes at once, if keys have the values that are expected: print INDEX done, or INDEX else.
+    """Make several changes at once, if keys have expected values. Print INDEX done, or INDEX else.
 
     Exit code 1 when a comparison failed. A key ends at the first '='.
     """

@@ -51,10 +51,10 @@ _json = click.option("--json", "json_output", is_flag=True, help="One JSON objec
 @_json
 @connection_options
 def get_key(keys: Sequence[str], *, raw: bool, json_output: bool, settings: RaftSettings) -> int:
-    """Print the value of KEY; of several, one after the other. Exit code 1 when there is no such key.
+    """Print the value of each KEY. Exit code 1 if a key does not exist.
 
-    A log has no table of keys: all of it is read, from its snapshot to its end now. Of several keys, those that are
-    not there are named on standard error.
+    A log has no table of keys: the command reads all of it, from its snapshot to its end now. Keys that do not exist
+    are named on standard error.
     """
     if raw and json_output:
         raise click.UsageError("give either --raw or --json")
@@ -142,9 +142,9 @@ def set_key(key: str, value: str, *, request_id: str | None, json_output: bool, 
 @_json
 @connection_options
 def delete_key(keys: Sequence[str], *, request_id: str | None, json_output: bool, settings: RaftSettings) -> int:
-    """Append an entry that deletes KEY, and print its index; several KEYs are deleted by one entry, at once.
+    """Append an entry that deletes each KEY, and print its index. One entry deletes all of them.
 
-    The log does not tell whether there was one.
+    The log does not say whether the keys existed.
     """
     names = [argument_bytes(key) for key in keys]
     data = KeyValueCodec.encode(Change(ChangeKind.DELETE, name) for name in names)
@@ -181,7 +181,7 @@ def watch(
     command: Sequence[str],
     settings: RaftSettings,
 ) -> int:
-    """Print the changes of keys that start with a PREFIX as they happen: set INDEX KEY VALUE, or delete INDEX KEY.
+    """Print the changes of keys with a PREFIX as they happen. Each line is set INDEX KEY VALUE, or delete INDEX KEY.
 
     A PREFIX is literal, also with * or ? in it.
 

@@ -77,7 +77,7 @@ _OPTIONS: Final = {
     "curve_secret_key_file": click.option(
         "--curve-secret-key-file",
         metavar="FILE",
-        help="Where this client's secret key is: in Z85, or a ZeroMQ certificate (NAME.key_secret) with both keys.",
+        help="The file with this client's secret key: Z85, or a ZeroMQ certificate (NAME.key_secret) with both keys.",
     ),
 }
 #: Options that are called otherwise in the settings.

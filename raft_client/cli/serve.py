@@ -57,18 +57,16 @@ _MACHINES: Final = {"key-value": KeyValueStateMachine, "broadcast": BroadcastSta
     "--curve-keys",
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Encrypt everything, and let in only peers and clients whose public keys are in this directory: ID.key of "
+    help="Encrypt everything, and accept only peers and clients whose public keys are in this directory: ID.key of "
     "each peer, clients/NAME.key of clients. This peer's own pair is ID.key_secret. Default: no encryption.",
 )
-@click.option(
-    "--insecure", is_flag=True, help="Listen beyond this machine, and let everybody in, without --curve-keys."
-)
+@click.option("--insecure", is_flag=True, help="Listen beyond this machine and accept everybody, without --curve-keys.")
 @click.option(
     "--machine",
     type=click.Choice(list(_MACHINES)),
     default="key-value",
     show_default=True,
-    help="What is done with entries: keys and values that can be asked for, or nothing but broadcasting them.",
+    help="The state machine: keys and values that clients can read, or broadcasts alone.",
 )
 @click.option(
     "--fsync",
@@ -125,9 +123,9 @@ def serve(
     metrics_host: str,
     verbose: bool,
 ) -> int:
-    """Run one peer of a cluster. Prints where it listens when it does; ends on SIGTERM or Ctrl-C.
+    """Run one peer of a cluster. It prints its address when it listens, and ends on SIGTERM or Ctrl-C.
 
-    A peer whose ID is in no --peer copies the log, and waits to be made a member: zmqraft add-peer.
+    A peer whose ID is in no --peer copies the log, and waits until zmqraft add-peer makes it a member.
     """
     logging.basicConfig(level=logging.INFO if verbose else logging.WARNING, format="%(asctime)s %(message)s")
     CLUSTER_LOGGER.setLevel(logging.INFO)

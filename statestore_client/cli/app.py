@@ -99,7 +99,14 @@ class _Commands(LazyGroup):
 @click.version_option(package_name="statestore-client")
 @for_any_command
 def cli() -> None:
-    """Read, write, watch and lock keys of an MQTT state store, or serve one."""
+    """Read, write, watch and lock keys of an MQTT state store, or serve one.
+
+    Try it: `statestore serve` in one terminal; in another one
+
+    
+      export STATESTORE_URL=mqtt://127.0.0.1:1883
+      statestore set line1/speed 42
+      statestore get line1/speed"""
 
 
 def main() -> NoReturn:

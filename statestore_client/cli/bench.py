@@ -155,7 +155,7 @@ def _sync(settings: ConnectionSettings, plan: BenchPlan, in_flight: int) -> Samp
 
 @click.command("bench")
 @click.option("--operations", type=click.IntRange(min=100), default=2000, show_default=True, help="One at a time.")
-@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Medians count.")
+@click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Rounds; their median counts.")
 @click.option("--value-size", type=click.IntRange(min=0), default=100, show_default=True, help="Bytes.")
 @click.option(
     "--in-flight",

@@ -314,7 +314,7 @@ _json = click.option("--json", "json_output", is_flag=True, help="One JSON objec
 
 @click.group("sessions")
 def sessions() -> None:
-    """Look at the sessions of a server, and remove some.
+    """Print the sessions of a server, or remove some.
 
     Of the server at --url, which takes a user with the admin right where there are access rules; or with --data, of one
     that is stopped.
@@ -325,7 +325,7 @@ def sessions() -> None:
 @server_or_directory
 @_json
 def list_sessions(*, data: str | None, settings: ConnectionSettings | None, json_output: bool) -> int:
-    """Print the sessions: client identifier, messages that wait or are in flight, when it ends."""
+    """Print the sessions. Each line has the client identifier, the messages that wait or are in flight, and the end."""
     with _open(data, settings) as place:
         for session in place.sessions():
             if json_output:
@@ -366,7 +366,8 @@ def show_session(name: str, *, data: str | None, settings: ConnectionSettings | 
 def remove_sessions(
     client_ids: Sequence[str], *, force: bool, data: str | None, settings: ConnectionSettings | None
 ) -> int:
-    """Remove sessions with all that waits for them. Of a running server, wills go out; otherwise they do not.
+    """Remove sessions and the messages that wait for them. A running server publishes their wills; with --data no will
+    is published.
 
     Exit code 1 when one of them is not there, or its client is connected: it is named, and the others are removed.
     """
@@ -393,7 +394,7 @@ def remove_sessions(
 def prune_sessions(
     *, away_s: float | None, data: str | None, settings: ConnectionSettings | None, json_output: bool
 ) -> int:
-    """Remove the sessions whose time is over, and print their client identifiers.
+    """Remove the sessions that have expired, and print their client identifiers.
 
     With --away also others, even those that never end. A client that was connected when its server ended left then;
     one that is connected stays.
@@ -409,7 +410,7 @@ def prune_sessions(
 
 @click.group("retained")
 def retained() -> None:
-    """Look at the retained messages of a server, and remove some.
+    """Print the retained messages of a server, or remove some.
 
     Of the server at --url, which takes a user with the admin right where there are access rules; or with --data, of one
     that is stopped.
@@ -423,7 +424,7 @@ def retained() -> None:
 def list_retained(
     topic_filter: str, *, data: str | None, settings: ConnectionSettings | None, json_output: bool
 ) -> int:
-    """Print the topics that match FILTER, all without it, and the sizes of their messages."""
+    """Print topics with the sizes of their messages: those that match FILTER, or all."""
     with _open(data, settings) as place:
         for message in place.retained(topic_filter or None, payloads=json_output):
             if json_output:
@@ -524,8 +525,8 @@ _WHAT_TO_DO: Final = (
 )
 @click.option("--json", "json_output", is_flag=True, help="One JSON object on a line.")
 def check_data(directory: str | None, *, broker: str | None, salvage: str | None, json_output: bool) -> int:
-    """Say whether the data directory DIR is sound; if not, what is wrong, what can be read, and what to do. With
-    --broker, say what a broker lacks for a state store.
+    """Check the data directory DIR, or with --broker a broker. Print what is wrong, what can be read, and what to do;
+    or what the broker lacks to host a state store.
 
     Everything in the directory is read and compared with its checksums, and whether the records fit together is decided
     as a server does that starts. Changes nothing. The server must not be running. Exit code 0 when a server can start

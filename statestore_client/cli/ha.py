@@ -50,8 +50,8 @@ def _options(command: Callable[..., int]) -> Callable[..., int]:
 
 @click.group("ha")
 def ha() -> None:
-    """Look at the servers of a replicated log, let another one be active, fill their log, take their state out, and
-    change which servers there are.
+    """Manage the servers of a replicated log. Print their status, hand over, import and export their state, add and
+    remove servers.
 
     ADDRESS is the internal address of a server, HOST:PORT: `statestore serve --log` prints it.
     """
@@ -61,8 +61,8 @@ def ha() -> None:
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 @_options
 def status(addresses: tuple[str, ...], *, cluster_key_file: str | None, as_json: bool) -> int:
-    """What each of these servers is. Exit code 1 if none is active, or one cannot be reached, or cannot reach a leader
-    of the log. All are asked at once, and one that is gone costs a second and a half.
+    """Print the role and the state of each server. Exit code 1 if no server is active, or if one cannot be reached or
+    has no leader of the log. The command asks all servers at once, and waits 1.5 seconds for one that does not answer.
     """
     answers = _ask_all(addresses, "status", "", cluster_key_file, _STATUS_S)
     if not as_json:
@@ -78,22 +78,20 @@ def status(addresses: tuple[str, ...], *, cluster_key_file: str | None, as_json:
 
 @ha.command("hand-over")
 @click.argument("address", metavar="ADDRESS")
-@click.option(
-    "--to", "next_id", default="", metavar="ID", help="The server that is to be active. Default: any that listens."
-)
+@click.option("--to", "next_id", default="", metavar="ID", help="The server to make active. Default: any that listens.")
 @_options
 def hand_over(address: str, *, next_id: str, cluster_key_file: str | None, as_json: bool) -> int:
-    """Let another server be the active one, in place of the one at ADDRESS. Exit code 1 if that one is not active."""
+    """Make another server active in place of the one at ADDRESS. Exit code 1 if the server at ADDRESS is not active."""
     return _command(address, "hand-over", next_id, cluster_key_file, as_json=as_json)
 
 
 @ha.command("promote")
 @click.argument("address", metavar="ADDRESS")
-@click.option("--force", is_flag=True, required=True, help="The present active server is deposed, also if it lives.")
+@click.option("--force", is_flag=True, required=True, help="Depose the active server, even if it is alive.")
 @_options
 def promote(address: str, *, force: bool, cluster_key_file: str | None, as_json: bool) -> int:
-    """Let the server at ADDRESS be the active one, whatever the present one does. Exit code 1 if it is active already,
-    or has not read the log to its end.
+    """Make the server at ADDRESS active by force. Exit code 1 if it is active already, or has not read the log to its
+    end.
     """
     del force
     return _command(address, "promote", "", cluster_key_file, as_json=as_json)
@@ -103,8 +101,9 @@ def promote(address: str, *, force: bool, cluster_key_file: str | None, as_json:
 @click.argument("address", metavar="ADDRESS")
 @_options
 def snapshot(address: str, *, cluster_key_file: str | None, as_json: bool) -> int:
-    """Let the server at ADDRESS write a snapshot into the log, so that servers that start need not read what is before.
-    Servers do so by themselves when the log is long. Exit code 1 if it has not read the log to its end.
+    """Write a snapshot into the log, from the server at ADDRESS. A server that starts then reads the log from there on.
+    Servers write snapshots by themselves when the log is long. Exit code 1 if the server has not read the log to its
+    end.
     """
     return _command(address, "snapshot", "", cluster_key_file, as_json=as_json)
 
@@ -113,8 +112,8 @@ def snapshot(address: str, *, cluster_key_file: str | None, as_json: bool) -> in
 @click.argument("address", metavar="ADDRESS")
 @_options
 def trim(address: str, *, cluster_key_file: str | None, as_json: bool) -> int:
-    """Let the peers of the log drop what precedes the newest snapshot in it. Servers do so by themselves after each
-    snapshot; this is for peers that were not there. Exit code 1 if it cannot be done: the reason is said.
+    """Drop the entries before the newest snapshot of the log. Servers do so by themselves after each snapshot; use this
+    for peers that were down at that time. Exit code 1, with the reason, if it cannot be done.
     """
     return _command(address, "trim", "", cluster_key_file, as_json=as_json)
 
@@ -124,7 +123,8 @@ def trim(address: str, *, cluster_key_file: str | None, as_json: bool) -> int:
 @click.argument("address", metavar="ADDRESS")
 @_options
 def raise_format(new: int, address: str, *, cluster_key_file: str | None, as_json: bool) -> int:
-    """Let the active server, at ADDRESS, write records of format N, when all servers are of a release that knows it.
+    """Raise the format of records to N. ADDRESS is the active server; all servers must run a release that knows this
+    format.
 
     A server of an older release stops then, and does not start again. Formats never go back. Exit code 1 if it cannot
     be done: the reason is said.
@@ -136,7 +136,8 @@ def raise_format(new: int, address: str, *, cluster_key_file: str | None, as_jso
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
 @log_options
 def import_data(directory: str, **options: Any) -> int:
-    """Copy what a server without a log has left in its data directory into the empty log of new servers.
+    """Copy the data directory of one server into an empty log. DIR is the directory of a server that had no log; the
+    log is that of new servers.
 
     That server must not run any more; DIR stays as it is. The peers of the log must run; servers may, if they were
     started with --await-import: one of them becomes active when all is there.
@@ -153,8 +154,9 @@ def import_data(directory: str, **options: Any) -> int:
 @click.option("--json", "as_json", is_flag=True, help="One JSON object on a line.")
 @log_options
 def export_data(out: str, *, as_json: bool, **options: Any) -> int:
-    """Write the state of the servers of a log into the new data directory OUT, with which `statestore serve --data`
-    goes on: keys, sessions with what waits for them, and retained messages, as of a moment after the beginning.
+    """Write the state of the servers into a data directory. OUT must be new or empty, and `statestore serve --data OUT`
+    goes on with it. It gets the keys, the sessions with the messages that wait, and the retained messages, as of one
+    moment while the command ran.
 
     The servers may run, and are not disturbed. OUT must not be there, or be an empty directory; it is whole in the end,
     or there is none.
@@ -197,8 +199,8 @@ _wait_option: Final = click.option(
 @_wait_option
 @_member_options
 def add_server(server: str, **options: Any) -> int:
-    """Make the server ID a member of the cluster, when it runs with an empty --data. The others run, and have it in
-    their --cluster; one after the other they were started again with that.
+    """Add the server ID to the cluster. Before: add it to --cluster of the other servers, restart these one at a time,
+    and start the server ID with an empty --data.
 
     Exit code 1, with the reason, if that is not so. Given again it goes on where it was.
     """
@@ -210,7 +212,7 @@ def add_server(server: str, **options: Any) -> int:
 @click.option("--force", is_flag=True, help="Also if fewer than three are left.")
 @_member_options
 def remove_server(server: str, *, force: bool, **options: Any) -> int:
-    """Let the server ID be no member of the cluster any more, whether it runs or not. Stop it then.
+    """Remove the server ID from the cluster, running or not. Stop it afterwards.
 
     Exit code 1, with the reason, if the others would have no majority, or fewer than three were left.
     """
@@ -222,8 +224,8 @@ def remove_server(server: str, *, force: bool, **options: Any) -> int:
 @_wait_option
 @_member_options
 def replace_server(server: str, **options: Any) -> int:
-    """Let the server ID, which is stopped, be a member with an empty --data: after the loss of its disk, or on another
-    machine. It is removed first, and added when it runs.
+    """Replace the stopped server ID by an empty one. It has an empty --data, after the loss of its disk or on another
+    machine. The command removes the server first, and adds it when it runs.
 
     Start it when this command says so, and not before: it has forgotten how it voted. Exit code 1, with the reason, if
     the others have no majority, or it does not run in time. Given again it goes on where it was.
@@ -236,8 +238,8 @@ def replace_server(server: str, **options: Any) -> int:
 @click.option("--new", "begins", is_flag=True, help="Begin: make a new secret. Without it, one under way goes on.")
 @_options
 def rotate_secret(addresses: tuple[str, ...], *, begins: bool, cluster_key_file: str | None, as_json: bool) -> int:
-    """Change the secret of the servers, at all of these addresses, while they run: step by step, and the next step only
-    when each server has made the last one.
+    """Change the secret of the servers while they run. Name the addresses of all servers. The command makes one step at
+    a time, and the next one only when each server has made the last one.
 
     A step writes the file. Then copy it to each machine and restart the servers, one at a time, and give this command
     again, until it says that nothing is under way. Servers accept the old secret and the new one meanwhile. Exit code

@@ -43,7 +43,7 @@ host_options = option_group(
     click.option(
         "--broker",
         metavar="URL",
-        help="Be no broker, but host the state store on this one, as its client: mqtts://USER@HOST:PORT?NAME=VALUE&…, "
+        help="Host the state store on this broker, as its client: mqtts://USER@HOST:PORT?NAME=VALUE&…, "
         "with the settings of a client, such as password_file, tls_ca_file, client_id and session_expiry.",
     ),
     click.option(

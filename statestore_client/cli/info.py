@@ -19,8 +19,7 @@ from statestore_client.errors import InvalidArgumentError
 @click.option("--all", "show_all", is_flag=True, help="Also the settings that have their defaults.")
 @click.option("--json", "json_output", is_flag=True, help="One JSON object on a line, with all settings.")
 def info(*, address: MonitorAddress | None, show_all: bool, json_output: bool) -> int:
-    """Say what the server at URL is: its version, its directory and the format of it, its role, since when it runs, and
-    with which settings. Passwords and keys are not among them.
+    """Print version, role, directory and settings of a server. Passwords and keys are left out.
 
     URL is that of --metrics-port, http://host:port, or of --monitor-port, which asks for a password if the server has
     any.

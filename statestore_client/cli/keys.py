@@ -34,9 +34,9 @@ _value_file = click.option("--value-file", help="Read the value from this file; 
 @_json
 @connection_options
 def get_key(keys: Sequence[str], *, raw: bool, json_output: bool, settings: ConnectionSettings) -> int:
-    """Print the value of KEY; of several, one after the other. Exit code 1 when there is no such key.
+    """Print the value of each KEY. Exit code 1 if a key does not exist.
 
-    Of several, those that are not there are named on standard error.
+    Keys that do not exist are named on standard error.
     """
     if raw and json_output:
         raise click.UsageError("give either --raw or --json")
@@ -83,7 +83,7 @@ def set_key(
     json_output: bool,
     settings: ConnectionSettings,
 ) -> int:
-    """Store VALUE under KEY and print the new version. Exit code 1 when the condition was not met."""
+    """Store VALUE under KEY and print the new version. Exit code 1 if the condition is not met."""
     if nx and nex:
         raise click.UsageError("--nx and --nex are two different conditions; give one of them")
     if expected is not None and not nex:
@@ -127,7 +127,7 @@ def delete_key(
     json_output: bool,
     settings: ConnectionSettings,
 ) -> int:
-    """Delete KEY, or several. Exit code 1 when there was no such key.
+    """Delete each KEY. Exit code 1 if a key does not exist.
 
     Of several, those that were not there are named on standard error, and the others are deleted. With --prefix, keys
     are counted and it asks first; those that stay are named (exit code 8).
@@ -188,7 +188,7 @@ def vdelete_key(
     json_output: bool,
     settings: ConnectionSettings,
 ) -> int:
-    """Delete KEY if it holds VALUE. Exit code 1 when it does not."""
+    """Delete KEY if it holds VALUE. Exit code 1 if it does not."""
     name, data = argument_bytes(key), value_argument(value, value_file)
     with open_client(settings) as store:
         done = store.vdelete(name, data, fencing_token=fencing_token)
@@ -200,7 +200,7 @@ def vdelete_key(
 @_json
 @connection_options
 def scan_keys(pattern: str, *, json_output: bool, settings: ConnectionSettings) -> int:
-    """Print the keys that match the glob PATTERN; all keys without one.
+    """Print the keys that match the glob PATTERN, or all keys.
 
     * stands for any text, ? for one character, [abc], [a-z] and [!abc] for one out of a set or not in it, and [*] for a
     star. The shell must not expand it: put it in quotes.

@@ -114,7 +114,7 @@ def seconds_left(entry: Value) -> str:
 
 @click.group("kv")
 def kv() -> None:
-    """Look into a site of the KvStore, which `statestore serve --site NAME` runs, and change its keys."""
+    """Read and change keys and peers of a site of the KvStore. `statestore serve --site NAME` runs a site."""
 
 
 @kv.command("keys")
@@ -123,7 +123,7 @@ def kv() -> None:
 @json_option
 @site_options
 def keys(*, ttl: bool, json_output: bool, **options: Any) -> int:
-    """Print the keys: VERSION ORIGINATOR KEY, with --ttl also the seconds that are left.
+    """Print the keys. Each line is VERSION ORIGINATOR KEY, with --ttl also the seconds that are left.
 
     With keys and --originator, both must be so.
     """
@@ -143,7 +143,7 @@ def keys(*, ttl: bool, json_output: bool, **options: Any) -> int:
 @json_option
 @site_options
 def keyvals(wanted: Sequence[str], *, json_output: bool, **options: Any) -> int:
-    """Print the value of KEY; of several, one after the other. Exit code 1 when there is no such key."""
+    """Print the value of each KEY. Exit code 1 if a key does not exist."""
     with open_site(options) as site:
         found = site.get_many(wanted)
     for key in wanted:
@@ -163,7 +163,7 @@ def keyvals(wanted: Sequence[str], *, json_output: bool, **options: Any) -> int:
 @json_option
 @site_options
 def nodes(*, json_output: bool, **options: Any) -> int:
-    """Print the sites that have made entries, and how many each: KEYS SITE."""
+    """Print the sites that have made entries. Each line is KEYS SITE."""
     with open_site(options) as site:
         counts = Counter(entry.originator for entry in site.hashes().values())
     for name, count in sorted(counts.items()):
@@ -182,7 +182,9 @@ def nodes(*, json_output: bool, **options: Any) -> int:
 @json_option
 @site_options
 def snoop(*, ttls: bool, initial: bool, count: int | None, json_output: bool, **options: Any) -> int:
-    """Print the changes of keys as they happen: set VERSION ORIGINATOR KEY VALUE, ttl ... KEY SECONDS, or end KEY."""
+    """Print the changes of keys as they happen. Each line is set VERSION ORIGINATOR KEY VALUE, ttl ... KEY SECONDS, or
+    end KEY.
+    """
     with open_site(options) as site, site.subscribe(**filter_of(options), ttls=ttls) as changes, ends_with_reader():
         if initial:
             for key, entry in sorted(changes.snapshot.items()):
@@ -230,9 +232,10 @@ def set_key(
     json_output: bool,
     **options: Any,
 ) -> int:
-    """Have the site say VALUE under KEY, and keep it alive until another site overrides it, `erase-key`, or its end.
+    """Store VALUE under KEY at the site, and keep it alive. That ends with `erase-key`, with a value from another site
+    that wins, or with the site.
 
-    Nothing is on a disk: when the site starts again, say it again, or it ends with its time to live.
+    The site has no disk: set the key again after the site has started again, or it expires.
     """
     if persist and (version is not None or ttl is not None):
         raise click.UsageError("--persist takes the version and the time to live that it needs")
@@ -252,7 +255,9 @@ def set_key(
 @json_option
 @site_options
 def erase_key(key: str, *, json_output: bool, **options: Any) -> int:
-    """End what the site has said under KEY, everywhere within 5 s. Exit code 1 if there was nothing to end."""
+    """End the value that the site stored under KEY. It ends at all sites within 5 seconds. Exit code 1 if there is
+    none.
+    """
     with open_site(options) as site:
         is_erased = site.erase(key)
     if json_output:
@@ -265,7 +270,7 @@ def erase_key(key: str, *, json_output: bool, **options: Any) -> int:
 @json_option
 @site_options
 def status(*, wait: float | None, json_output: bool, **options: Any) -> int:
-    """Print whether the site has synced since its start, and what each of its areas has. Exit code 1 if it has not.
+    """Print whether the site has synced, and the size of its areas. Exit code 1 if it has not synced since its start.
 
     A site has synced when it has what the others had, or when none could be reached in time (--site-sync-timeout).
     """
@@ -306,7 +311,9 @@ _SIGNATURE_BITS: Final = 64
 @json_option
 @site_options
 def peers(*, follow: bool, json_output: bool, **options: Any) -> int:
-    """Print the peers of the site: STATE SECONDS-IN-IT SITE ADDRESS..., and addresses where no site has answered."""
+    """Print the peers of the site. Each line is STATE SECONDS-IN-IT SITE ADDRESS...; addresses where no site has
+    answered are printed as well.
+    """
     with open_site(options) as site:
         if not follow:
             reply = site.peers()
@@ -338,7 +345,9 @@ def _print_peers(found: Mapping[str, PeerInfo], unreached: Sequence[str], json_o
 @json_option
 @site_options
 def add_peer(peer_url: str, *, json_output: bool, **options: Any) -> int:
-    """Have the site dial another one at PEER-URL, until it is stopped; with keys NAME=URL."""
+    """Connect the site to another one at PEER-URL. It stays connected until the site stops. With keys, name the other
+    site: NAME=URL.
+    """
     with open_site(options) as site:
         site.add_peer(peer_url)
     if json_output:
@@ -351,7 +360,8 @@ def add_peer(peer_url: str, *, json_output: bool, **options: Any) -> int:
 @json_option
 @site_options
 def remove_peer(peer: str, *, json_output: bool, **options: Any) -> int:
-    """Have the site hang up at PEER-URL, which it dials, or forget the site NAME, which is gone for good.
+    """Disconnect the site from PEER-URL, or forget the site NAME. The site must have dialled PEER-URL; NAME must be
+    gone for good.
 
     Exit code 1 if there is no such address or site.
     """
@@ -403,7 +413,7 @@ def summary(*, json_output: bool, **options: Any) -> int:
 @json_option
 @site_options
 def compare(other_url: str, *, prefix: str | None, json_output: bool, **options: Any) -> int:
-    """Print the keys in which the site and the one at OTHER-URL differ. Exit code 1 if there are any.
+    """Compare the keys of the site with those at OTHER-URL. Print those that differ. Exit code 1 if any do.
 
     KEY HERE THERE: version and originator at each of them, - if the key is not there.
     """
@@ -438,8 +448,8 @@ def _brief(entry: Value | None) -> str:
 def diff(
     left_url: str, right_url: str, *, area: Sequence[str], prefix: str | None, json_output: bool, **options: Any
 ) -> int:
-    """Print what two sites have not in common, with the side that is newer: a sync of the two would carry it over.
-    Exit code 1 if there is anything.
+    """Print the keys in which two sites differ. The line says which side is newer; a sync would copy that one. Exit
+    code 1 if any key differs.
 
     SIGN AREA KEY LEFT RIGHT: version and originator at each, - where the key is missing. SIGN is < if the left one is
     newer, > if the right one is, and ! for two values of one version, which each of them will send.
@@ -474,7 +484,7 @@ _NEWER: Final = {"<": "left", ">": "right", "!": "both"}
 @json_option
 @site_options
 def signature(*, prefix: str | None, json_output: bool, **options: Any) -> int:
-    """Print one number that stands for all keys and what they say: equal at two sites if they have the same."""
+    """Print a checksum of all keys and values. Two sites with equal keys and values have the same one."""
     with open_site(options) as site:
         found = site.hashes(prefix)
     total = sum(_number(key, entry) for key, entry in found.items()) % (1 << _SIGNATURE_BITS)
@@ -495,8 +505,8 @@ def _number(key: str, entry: Value) -> int:
 @json_option
 @site_options
 def validate(*, json_output: bool, **options: Any) -> int:
-    """Look for what should not be: peers lost or not in sync, addresses without a site, contested keys, keys that were
-    set here and overridden by another site, an area without room.
+    """Print what is wrong at the site. That is: peers that are lost or not in sync, addresses without a site, contested
+    keys, keys that were set here and overridden by another site, and areas without room.
 
     Prints a line for each. Exit code 1 if there are any.
     """
@@ -539,7 +549,8 @@ def _trouble(peer: PeerInfo) -> str:
 @json_option
 @site_options
 def graph(*, svg_file: str | None, json_output: bool, **options: Any) -> int:
-    """Ask the site, its peers, and theirs, and print the mesh: a line for each connection. --svg draws it.
+    """Print the mesh of sites, a line for each connection. --svg draws it. The command asks the site, its peers, and
+    their peers.
 
     Sites that can be dialled are asked themselves; what others say of the rest is all that is known of them.
     """

@@ -55,7 +55,7 @@ def load(
     json_output: bool,
     settings: ConnectionSettings,
 ) -> int:
-    """Store the keys and values in FILEs, or in standard input: one JSON object on a line, as get --json prints them.
+    """Store keys and values from FILEs or standard input. Each line is a JSON object, as get --json prints it.
 
     An object has "key" and "value", or "key_base64" and "value_base64", and may have "expiry" in seconds. Anything else
     in it is ignored, and so are empty lines. Exit code 8 when some lines cannot be used: they are named, and the

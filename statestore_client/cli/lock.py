@@ -155,7 +155,7 @@ def hold_lock(
     settings: ConnectionSettings,
     **patience: Any,
 ) -> int:
-    """Run COMMAND while holding the lock NAME: statestore lock jobs/compact -- ./compact.sh
+    """Run COMMAND while holding the lock NAME. Example: statestore lock jobs/compact -- ./compact.sh
 
     COMMAND finds its fencing token in STATESTORE_FENCING_TOKEN and should pass it with every write. When the lease is
     lost, or the lock taken away (unlock --force, or del of its key), COMMAND is terminated and the exit code is 5;
@@ -207,7 +207,7 @@ def elect(
     settings: ConnectionSettings,
     **patience: Any,
 ) -> int:
-    """Campaign in the election NAME, and run COMMAND while leading: statestore elect line1/active -- ./serve.sh
+    """Run COMMAND while leading in the election NAME. Example: statestore elect line1/active -- ./serve.sh
 
     COMMAND finds its fencing token in STATESTORE_FENCING_TOKEN and should pass it with every write. When the leadership
     is lost, COMMAND is terminated and the exit code is 5; otherwise it is the exit code of COMMAND, and the next

@@ -169,7 +169,7 @@ def unlock(
     json_output: bool,
     settings: ConnectionSettings,
 ) -> int:
-    """Take the lock NAME from its holder, and let the next one have it. Exit code 1 if nobody holds it.
+    """Take the lock NAME away from its holder. The next client can have it then. Exit code 1 if the lock is free.
 
     The lock's key gets another value first, so that no renewal succeeds any more, then the keys of --fence get the
     newer fencing token, and when the lease of the holder has ended, the lock is free. If this is interrupted, it is

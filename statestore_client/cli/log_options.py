@@ -115,13 +115,13 @@ replica_options = option_group(
         "--internal",
         metavar="HOST:PORT",
         default="",
-        help="Of --log: the other servers come in here. Port 0 for a free one. [default: 127.0.0.1:0]",
+        help="Of --log: listen here for the other servers. Port 0 for a free one. [default: 127.0.0.1:0]",
     ),
     click.option(
         "--internal-address",
         metavar="HOST:PORT",
         default="",
-        help="Of --log: where the others reach that, if it is another address.",
+        help="Of --log: the address at which the others reach it, if it is another one.",
     ),
     click.option(
         "--await-import",

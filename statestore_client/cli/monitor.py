@@ -73,8 +73,8 @@ def monitor_address(function: F) -> F:
 
     @click.argument("address", required=False, metavar="[URL]")
     @click.option("--username", help="A user of the server, with --password-file.")
-    @click.option("--password-file", metavar="FILE", help="Where the user's password is.")
-    @click.option("--tls-ca-file", metavar="FILE", help="Whom to trust. Default: the system's authorities.")
+    @click.option("--password-file", metavar="FILE", help="The file with the user's password.")
+    @click.option("--tls-ca-file", metavar="FILE", help="The authorities to trust (PEM). Default: those of the system.")
     @functools.wraps(function)
     def with_address(
         *args: Any,
@@ -233,7 +233,7 @@ _CONNECTIONS: Final = 64
 def monitor(
     *, address: MonitorAddress | None, record: Path | None, duration: float | None, replay: Path | None, port: int
 ) -> int:
-    """Record what the monitor of a server shows, or show such a recording.
+    """Record what the monitor of a server shows, or replay it.
 
     The monitor itself is a page of the server: statestore serve --monitor-port N. With --record its messages go into a
     new file, over restarts of the server, until Ctrl-C; a second takes about 1 kB. With --replay the same page shows

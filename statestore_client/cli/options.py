@@ -52,7 +52,7 @@ def is_not_to_be_had(error: BaseException | None) -> bool:
 
 #: Of the commands that write.
 fencing_token_option: Final = click.option(
-    "--fencing-token", help="Write under this token, which lock and elect give to COMMAND in STATESTORE_FENCING_TOKEN."
+    "--fencing-token", help="Write under this token. lock and elect give it to COMMAND in STATESTORE_FENCING_TOKEN."
 )
 
 
@@ -127,9 +127,9 @@ _OPTIONS: Final = {
     "client_id": click.option("--client-id", help="MQTT client id. Default: a random one."),
     "timeout": click.option("--timeout", type=Seconds(min=0.001), help=f"For each request. Default: {_TIMEOUT_S:g}."),
     "username": click.option("--username", help="The user name, with --password-file."),
-    "password_file": click.option("--password-file", metavar="FILE", help="Where the user's password is."),
+    "password_file": click.option("--password-file", metavar="FILE", help="The file with the user's password."),
     "tls_ca_file": click.option(
-        "--tls-ca-file", metavar="FILE", help="Whom to trust. Default: the system's authorities."
+        "--tls-ca-file", metavar="FILE", help="The authorities to trust (PEM). Default: those of the system."
     ),
     "tls_cert_file": click.option("--tls-cert-file", metavar="FILE", help="This client's certificate (PEM)."),
     "tls_key_file": click.option("--tls-key-file", metavar="FILE", help="The key of the certificate (PEM)."),

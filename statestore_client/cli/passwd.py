@@ -18,7 +18,8 @@ from statestore_client.server.runtime.security.passwords import check_user, remo
 @click.option("--stdin", "from_stdin", is_flag=True, help="Read one line from standard input, and do not ask.")
 @click.option("--delete", is_flag=True, help="Remove the user from FILE.")
 def passwd(*, file: Path, user: str, from_stdin: bool, delete: bool) -> int:
-    """Set the password of USER in FILE, for statestore serve --password-file. A server notices at once."""
+    """Set the password of USER in FILE, which servers read. `statestore serve --password-file FILE` uses the new
+    password at once."""
     if delete and from_stdin:
         raise click.UsageError("--delete needs no password")
     try:

@@ -25,7 +25,7 @@ _SHORTEST_S: Final = 0.05
 @click.option("--json", "json_output", is_flag=True, help="One JSON object on one line.")
 @connection_options
 def ping(*, wait: float | None, json_output: bool, settings: ConnectionSettings) -> int:
-    """Ask the state store for the key statestore/ping, and print how long the answer took.
+    """Send one request to the state store, and print the time. It reads the key statestore/ping.
 
     An answer shows that the broker is there, lets this client in, and has a state store. Exit code 4 when none comes.
     """

@@ -50,7 +50,7 @@ def counter(
     json_output: bool,
     settings: ConnectionSettings,
 ) -> int:
-    """Print the number in the key NAME, or add to it: statestore counter line1/parts --add 1
+    """Print the number in the key NAME, or add to it. Example: statestore counter line1/parts --add 1
 
     An addition that is acknowledged has counted once. With exit code 1 somebody else was adding until --wait was over,
     and nothing was added; with 4, read the number before you add again. Exit code 2 if the key holds no whole number.
@@ -92,7 +92,7 @@ def semaphore(
     settings: ConnectionSettings,
     **patience: Any,
 ) -> int:
-    """Run COMMAND while holding one of N permits: statestore semaphore line1/presses -n 3 -- ./press.sh
+    """Run COMMAND while holding one of N permits. Example: statestore semaphore line1/presses -n 3 -- ./press.sh
 
     A permit is the lock NAME/0, NAME/1 and so on. COMMAND finds it in STATESTORE_LOCK and its fencing token, which
     protects keys of this permit only, in STATESTORE_FENCING_TOKEN. All else is as for statestore lock.
@@ -158,7 +158,8 @@ def members(
     settings: ConnectionSettings,
     **patience: Any,
 ) -> int:
-    """Print the members of GROUP, or be one while COMMAND runs: statestore members workers --join press-1 -- ./work.sh
+    """Print the members of GROUP, or be one while COMMAND runs. Example: statestore members workers --join press-1 --
+    ./work.sh
 
     Without COMMAND, each member is printed: NAME HOLDER. Exit code 1 if there is none. With --watch: joined NAME for
     each that is there, then joined NAME and left NAME as they come and go; suspended while the connection is down, and
@@ -250,7 +251,7 @@ def barrier(
     json_output: bool,
     settings: ConnectionSettings,
 ) -> int:
-    """Wait while the barrier NAME is there: statestore barrier line1/warming-up && ./start.sh
+    """Wait until the barrier NAME is gone. Example: statestore barrier line1/warming-up && ./start.sh
 
     Exit code 1 if it still is when --wait is over; of --create if it was there already, and of --remove if there was
     none.

@@ -88,7 +88,7 @@ _BROKER_LIMITS: Final[_Limits] = (
     ("--max-queued-messages", 1, "Messages that wait for one client.", "queued_messages"),
     ("--max-queued-bytes", 1, "The same in bytes.", "queued_bytes"),
     ("--max-held-bytes", 1, "The same of all clients together, with wills.", "held_bytes"),
-    ("--when-full", click.Choice(WHEN_FULL), "What becomes of messages for a client whose queue is full.", "when_full"),
+    ("--when-full", click.Choice(WHEN_FULL), "What to do with messages when a client's queue is full.", "when_full"),
     ("--max-sessions", 1, "Sessions, of clients that are away as well.", "sessions"),
     ("--max-sessions-per-user", 1, "Those of one user.", "sessions_per_user"),
     ("--max-session-expiry", 0, "Seconds a client may be away.", "session_expiry_s"),
@@ -149,7 +149,7 @@ _ENDPOINTS: Final = (
         "--ws-origin",
         multiple=True,
         callback=_origins,
-        help="Web pages from there may come in over WebSocket: https://host, or * for all. Those of the same host may.",
+        help="Accept web pages of this origin over WebSocket: https://host, or * for all. Default: the same host.",
     ),
     click.option(
         "--unix-socket",
@@ -163,7 +163,7 @@ _ENDPOINTS: Final = (
     click.option(
         "--metrics-host", default="127.0.0.1", show_default=True, callback=_host, help="Address of the metrics port."
     ),
-    click.option("--monitor-port", type=_PORT, help="A port for people: a page that shows what is going on."),
+    click.option("--monitor-port", type=_PORT, help="A port for the monitor, a live page for people."),
     click.option(
         "--monitor-host",
         default="127.0.0.1",
@@ -174,7 +174,7 @@ _ENDPOINTS: Final = (
     click.option(
         "--monitor-actions",
         is_flag=True,
-        help="Let people that see the monitor end sessions and delete keys. With users, it needs --acl-file.",
+        help="Let viewers of the monitor end sessions and delete keys. With users, it needs --acl-file.",
     ),
 )
 _ACCESS: Final = (
@@ -195,14 +195,14 @@ _ACCESS: Final = (
         "--password-file", type=_FILE, help="Users, written by statestore passwd. Clients must be one of them."
     ),
     click.option(
-        "--allow-anonymous", is_flag=True, help="With --password-file: also let in clients without a user name."
+        "--allow-anonymous", is_flag=True, help="With --password-file: also accept clients without a user name."
     ),
     click.option(
         "--insecure",
         is_flag=True,
-        help="Listen beyond this machine and let everybody in, without a password or certificate.",
+        help="Listen beyond this machine and accept all clients, without a password or certificate.",
     ),
-    click.option("--acl-file", type=_FILE, help="Access rules: what no line allows is forbidden."),
+    click.option("--acl-file", type=_FILE, help="Access rules. What no line allows is forbidden."),
 )
 
 
@@ -339,8 +339,8 @@ _OPTIONS: Final = (
     click.option(
         "--site-listen",
         metavar="URL",
-        help="Other sites come in here: tcp://HOST:PORT, * for a free port, or ipc://PATH. Nobody is asked who he is, "
-        "unless there are --curve-keys.",
+        help="Listen here for other sites: tcp://HOST:PORT, * for a free port, or ipc://PATH. Without --curve-keys, "
+        "sites and clients are not authenticated.",
     ),
     click.option(
         "--peer",
@@ -352,36 +352,36 @@ _OPTIONS: Final = (
         "--area",
         multiple=True,
         metavar="NAME",
-        help=f"What is exchanged with sites that have it, too. Can be repeated. Default: {DEFAULT_AREA}.",
+        help=f"An area, exchanged with sites that have it too. Can be repeated. Default: {DEFAULT_AREA}.",
     ),
     click.option(
         "--curve-keys",
         type=click.Path(path_type=Path),
         metavar="DIRECTORY",
-        help="Encrypt, and let nobody in whose key is not here: NAME.key_secret of this site, NAME.key of the others, "
+        help="Encrypt, and accept only keys that are here: NAME.key_secret of this site, NAME.key of the others, "
         "clients/*.key.",
     ),
     click.option(
         "--site-export",
         multiple=True,
         metavar="PREFIX",
-        help="Keys of the state store that begin so can be read at other sites, as sites/NAME/KEY. Can be repeated.",
+        help="Make keys with this prefix readable at other sites, as sites/NAME/KEY. Can be repeated.",
     ),
     click.option(
         "--site-import",
         is_flag=True,
-        help="What other sites export can be read here.",
+        help="Make keys that other sites export readable here.",
     ),
     click.option(
         "--site-key-ttl",
         type=Seconds(min=LEAST_KEY_TTL_MS // 1000),
-        help="How long other sites have what this one has said after it died or was cut off. "
+        help="How long other sites keep this site's keys after it died or was cut off. "
         f"Default: {DEFAULT_KEY_TTL_MS // 1000}.",
     ),
     click.option(
         "--site-sync-timeout",
         type=Seconds(min=0),
-        help="How long /ready says no while no other site could be reached after the start. "
+        help="How long /ready answers 503 after the start while no other site is reached. "
         f"Default: {DEFAULT_SYNC_TIMEOUT_S:g} with --peer, 0 without.",
     ),
     click.option(
@@ -394,12 +394,12 @@ _OPTIONS: Final = (
         "--site-flood-burst",
         type=int,
         metavar="N",
-        help="So many of those may leave at once after a quiet time. Default: as many as in a second.",
+        help="Of those, how many may leave at once after a quiet time. Default: as many as in a second.",
     ),
     click.option(
         "--site-sync-backoff",
         type=Seconds(min=0.1),
-        help="How long a site is left alone after a sync with it has failed; twice as long after each further failure. "
+        help="The pause after a failed sync with a site; twice as long after each further failure. "
         f"Default: {FIRST_WAIT_S:g}.",
     ),
     click.option(
@@ -411,7 +411,7 @@ _OPTIONS: Final = (
         "--site-max-keys",
         type=int,
         metavar="N",
-        help=f"Keys of each area; what is said under more of them is refused. Default: {DEFAULT_LIMITS.max_keys:,}.",
+        help=f"Keys of each area; further ones are refused. Default: {DEFAULT_LIMITS.max_keys:,}.",
     ),
     click.option(
         "--site-max-bytes",
@@ -504,7 +504,7 @@ _SWITCH_S: Final = 0.0005
 def serve(
     *, dialect: str, data: str | None, persist: tuple[str, ...], verbose: bool, log_json: bool, **options: Any
 ) -> int:
-    """Serve an MQTT broker with a state store. Prints its addresses when ready; ends on SIGTERM or Ctrl-C.
+    """Serve an MQTT broker with a state store. It prints its addresses when it is ready, and ends on SIGTERM or Ctrl-C.
 
     Everything is in memory, unless --data names a directory. With it, nothing is acknowledged before it is on the disk,
     and all of it is there again after a restart; --persist can exempt some or all keys. With --log the same holds when

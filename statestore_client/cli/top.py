@@ -129,7 +129,7 @@ class MonitorSummary:
 @click.option("--once", is_flag=True, help="Print it once, after two seconds.")
 @click.option("--json", "json_output", is_flag=True, help="One JSON object per line: with --once, one.")
 def top(*, address: MonitorAddress | None, once: bool, json_output: bool) -> int:
-    """Show what the monitor of a server shows, in a terminal: figures, locks and refused writes.
+    """Show a server's figures, locks and refused writes. They come from its monitor.
 
     URL is the one that statestore serve --monitor-port prints, http://host:port.
     """

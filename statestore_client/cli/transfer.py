@@ -60,7 +60,8 @@ _CLOCKS_MS: Final = 1000
 @click.option("--values-only", is_flag=True, help="Leave out expiries and fences, which not every store tells.")
 @connection_options
 def export_keys(pattern: str, *, values_only: bool, settings: ConnectionSettings) -> int:
-    """Print the keys that match the glob PATTERN, all without one, for `import`: statestore export > keys.jsonl
+    """Print keys with their values, for `import`. It prints all keys, or those that match the glob PATTERN. Example:
+    statestore export > keys.jsonl
 
     Each with its value, what is left of its expiry, and the fencing token that protects it. Keys that are not text are
     found if PATTERN is a prefix and a star. A file that was interrupted has no end, and is not imported: begin again.
@@ -105,7 +106,8 @@ def import_keys(
     json_output: bool,
     settings: ConnectionSettings,
 ) -> int:
-    """Store the keys that `export` has written to FILE, or to standard input for -: statestore import keys.jsonl
+    """Store the keys that `export` wrote into FILE. FILE can be -, for standard input. Example: statestore import
+    keys.jsonl
 
     They replace those that are there; others stay. A key gets the expiry that it had left when it was exported. Nothing
     is stored of a file that is damaged or has no end (exit code 6). After an interruption, the same command goes on. At

@@ -68,7 +68,7 @@ def watch_key(
     command: Sequence[str],
     settings: ConnectionSettings,
 ) -> int:
-    """Print the changes of KEY as they happen: set VERSION VALUE, or delete VERSION, and a line feed.
+    """Print the changes of KEY as they happen. Each line is set VERSION VALUE, or delete VERSION.
 
     Of several keys: set VERSION KEY VALUE, or delete VERSION KEY. A star after the version marks that changes before
     this one were not seen (a reconnect, or a new key with --prefix). A VALUE is printed as it is and may contain line

@@ -124,7 +124,7 @@ def test_options_add_to_the_environment(secured: tuple[str, list[str]], tmp_path
         (("get", "k", "--url", "mqtts://h", "--tls-ca-file", "/x"), "--tls-ca-file '/x' cannot be loaded"),
         (("get", "k", "--url", "mqtts://h", "--tls-cert-file", "/x"), "--tls-cert-file '/x' and the key in it"),
         (("get", "k", "--url", "mqtt://h", "--password-file", "x"), "--password-file needs a username"),
-        (("delete", "k"), "No such command 'delete'; there are bench, check, del, "),
+        (("delete", "k"), "No such command 'delete'; there are barrier, bench, check, counter, del, "),
         (("sessions", "rm", "k"), "No such command 'rm'; there are list, prune, remove, show"),
         (("get", "k", "--timeout", "soon"), "Invalid value for '--timeout': 'soon' is not a number of seconds"),
     ],

@@ -37,6 +37,7 @@ SPARK = DOCS / "how-to" / "spark.md"
 RAFT_SPARK = DOCS / "how-to" / "raft-spark.md"
 PIPELINE = DOCS / "how-to" / "pipeline-failover.md"
 AGGREGATE = DOCS / "how-to" / "spark-aggregate.md"
+SQL = DOCS / "how-to" / "spark-sql.md"
 #: Starts peers of its own: test_own_machine_page.py runs it.
 OWN_MACHINE = DOCS / "how-to" / "raft-own-machine.md"
 
@@ -55,7 +56,7 @@ SLOW = [
 DOCUMENTS = [
     pytest.param(p, marks=(pytest.mark.slow, pytest.mark.turns(3))) if p in SLOW else p
     for p in PAGES
-    if p not in (SPARK, RAFT_SPARK, PIPELINE, AGGREGATE, OWN_MACHINE, *RAFT)
+    if p not in (SPARK, RAFT_SPARK, PIPELINE, AGGREGATE, SQL, OWN_MACHINE, *RAFT)
 ]
 
 
@@ -146,7 +147,7 @@ def test_the_pages_start_the_node_peers_that_the_tests_start(zmq_raft: Path) -> 
 @pytest.mark.slow
 @pytest.mark.turns(3)
 @pytest.mark.timeout(600)  # a Java process and a dozen jobs: 20 s, and several times that on a busy machine
-@pytest.mark.parametrize("path", [SPARK, RAFT_SPARK, PIPELINE, AGGREGATE], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [SPARK, RAFT_SPARK, PIPELINE, AGGREGATE, SQL], ids=lambda path: path.name)
 def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_peers: list[str], tmp_path: Path) -> None:
     """The Spark document's code runs from top to bottom and prints what the document shows."""
     pytest.importorskip("pyspark")

@@ -34,7 +34,7 @@ SESSION_EXPIRY_S: Final = 3600.0
 _OF_HOSTS: Final = frozenset(
     {
         "broker", "broker_id_property", "data", "persist", "dialect", "max_packet_size", "metrics_host",
-        "metrics_port", "verbose", "log_json", "log", "cluster", "cluster_bind", "id", "log_cluster",
+        "metrics_port", "monitor_port", "verbose", "log_json", "log", "cluster", "cluster_bind", "id", "log_cluster",
         "log_curve_keys", "log_settings", "internal", "internal_address", "await_import", "cluster_key_file",
     }
 )  # fmt: skip
@@ -94,6 +94,7 @@ def host_of(
             log=log,
             metrics_host=options["metrics_host"],
             metrics_port=options["metrics_port"],
+            monitor_port=options["monitor_port"],
             **given,
         )
     except (InvalidArgumentError, SettingsError) as error:
@@ -111,6 +112,7 @@ async def run_host(store: HostedStore) -> None:
     except SettingsError as error:
         raise (AddressError if is_not_to_be_had(error) else click.UsageError)(str(error)) from error
     pages = [] if store.metrics_url is None else [f"figures at {store.metrics_url}"]
+    pages += [] if store.monitor_url is None else [f"monitor at {store.monitor_url}/"]
     if store.replication is not None:
         _print(f"listening for servers on {store.replication.url}", *pages)
         pages = []

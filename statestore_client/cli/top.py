@@ -39,6 +39,8 @@ _NOW: Final = {
     "held_bytes": "statestore_held_bytes",
     "memory_bytes": "process_resident_memory_bytes",
 }
+#: Of a store that is hosted on a broker.
+_OF_HOST: Final = ("connected", "lag_seconds", "in_flight", "open_requests", "waiting_requests")
 
 
 @attrs.define(eq=False)
@@ -92,6 +94,7 @@ class MonitorSummary:
             "server": self.server,
             "per_second": {name: round(rate, 1) for name, rate in self._rates.items()},
             "log": self._log(),
+            "broker": self._broker(),
             **{name: int(self._sum(figure)) for name, figure in _NOW.items()},
             "latency_ms": self.latency,
             "locks": [self._lock(lock) for lock in self._locks.values()],
@@ -108,6 +111,19 @@ class MonitorSummary:
             "active": self._label("statestore_log_active"),
             "epoch": int(self.figures.get("statestore_log_epoch", 0)),
             "leaderless_s": self.figures.get("statestore_log_leaderless_seconds", 0.0),
+        }
+
+    def _broker(self) -> dict[str, Any] | None:
+        """Of a store that is hosted on a broker: how it does as that one's client."""
+        if not self.server.get("is_hosted"):
+            return None
+        figures = {name: self.figures.get(f"statestore_host_{name}", 0) for name in _OF_HOST}
+        is_standby = self._label("statestore_log_role") not in (None, "active")
+        return {
+            "address": " ".join(self.server.get("urls", ())),
+            "state": "connected" if figures["connected"] else "not needed" if is_standby else "away",
+            "lag_s": round(figures["lag_seconds"], 3),
+            **{name: int(figures[name]) for name in ("in_flight", "open_requests", "waiting_requests")},
         }
 
     def _label(self, figure: str) -> str | None:
@@ -196,12 +212,27 @@ def rendered(summary: MonitorSummary) -> Group:
     figures = Text(
         f"requests {rates['requests']:.0f}/s  refused {rates['refused']:.0f}/s  in the store "
         f"{latency.get('p50', 0):.2f} ms, p99 {latency.get('p99', 0):.2f} ms\n"
-        f"messages {rates['received']:.0f}/s in, {rates['sent']:.0f}/s out  clients {found['clients']}  sessions "
-        f"{found['sessions']}  keys {found['keys']}  watched {found['watched']}\n"
-        f"waiting for clients {found['held_bytes']} B  memory {found['memory_bytes'] // 1024**2} MiB  timer late "
-        f"{latency.get('late', 0):.1f} ms\n"
+        f"{_clients(found)}  keys {found['keys']}  watched {found['watched']}\n"
+        f"{_behind(found)}  memory {found['memory_bytes'] // 1024**2} MiB  timer late {latency.get('late', 0):.1f} ms\n"
     )
     return Group(head, figures, _locks(summary.now, found["locks"]), _refusals(found["refusals"]))
+
+
+def _clients(found: dict[str, Any]) -> str:
+    """Who comes here; or what this is to the broker to which they come."""
+    rates, broker = found["per_second"], found["broker"]
+    if broker is None:
+        messages = f"messages {rates['received']:.0f}/s in, {rates['sent']:.0f}/s out"
+        return f"{messages}  clients {found['clients']}  sessions {found['sessions']}"
+    return f"client of that broker: {broker['state']}, {1000 * broker['lag_s']:.0f} ms behind"
+
+
+def _behind(found: dict[str, Any]) -> str:
+    broker = found["broker"]
+    if broker is None:
+        return f"waiting for clients {found['held_bytes']} B"
+    waiting = f", {broker['waiting_requests']} of them wait for room" if broker["waiting_requests"] else ""
+    return f"open requests {broker['open_requests']}{waiting}  in flight {broker['in_flight']}"
 
 
 def _role(log: dict[str, Any] | None) -> str:

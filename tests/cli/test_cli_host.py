@@ -14,6 +14,8 @@ from statestore_client.cli.serve import serve
         (["--port", "1884"], "--port is of a broker"),
         (["--max-connections", "3"], "--max-connections is of a broker"),
         (["--acl-file", __file__], "--acl-file is of a broker"),
+        (["--monitor-port", "0", "--monitor-host", "0.0.0.0"], "--monitor-host is of a broker"),
+        (["--monitor-port", "0", "--monitor-actions"], "--monitor-actions is of a broker"),
         (["--persist", "none"], "--persist"),
         (["--persist", "none", "--cluster", "a=x,b=y,c=z"], "--persist is of a server that is alone"),
         (["--cluster", "a=x,b=y,c=z"], "--cluster needs --id NAME"),

@@ -161,14 +161,14 @@ class ForeignBroker:
 
 
 @contextmanager
-def hosted_store(url: str, folder: Path) -> Iterator[None]:
-    """``statestore serve --broker`` that says it is ready, with its data in this folder."""
-    command = [sys.executable, "-m", "statestore_client.cli", "serve", "--broker", url, "--data", str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+def hosted_store(url: str, folder: Path, *options: str) -> Iterator[Iterator[str]]:
+    """``statestore serve --broker`` that says it is ready, with its data in this folder; what it prints then."""
+    command = [sys.executable, "-m", "statestore_client.cli", "serve", "--broker", url, "--data", str(folder), *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            assert process.stdout.readline().startswith(b"hosting the state store on ")
-            yield
+            assert process.stdout.readline().startswith("hosting the state store on ")
+            yield process.stdout
         finally:
             process.terminate()
 

@@ -13,11 +13,12 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from browser import Browser, open_browser
+from foreign_brokers import MOSQUITTO, hosted_store, skip_without
 from support.ports import reserved_ports
 from support.server_clients import Wire
 
@@ -263,6 +264,29 @@ def test_a_site_dies(browser: Browser) -> None:
             look_at_servers(browser)
             browser.wait(lambda: "oslo initialized up" in panel(browser), "the other site is there")
         browser.wait(lambda: "oslo idle down" in panel(browser), "it is missed")
+        assert browser.complaints() == []
+
+
+def test_a_store_on_another_broker_is_shown_as_its_client(browser: Browser, tmp_path: Path) -> None:
+    """Where it is and how far behind; sessions are said to be elsewhere. Then the broker is gone."""
+    skip_without(MOSQUITTO)
+    with ExitStack() as stack:
+        running = stack.enter_context(ExitStack())
+        url = running.enter_context(MOSQUITTO.running(tmp_path))
+        lines = stack.enter_context(hosted_store(url, tmp_path / "data", "--monitor-port", "0"))
+        browser.open(next(lines).removeprefix("monitor at ").strip())
+        browser.wait_for_text("#about", f"hosted on {url}, connected")
+        browser.wait_for_text("#tiles", "Behind the broker by", "In flight to the broker")
+        browser.run("document.getElementById('explore').scrollIntoView()")
+        browser.run("document.getElementById('tab-2').click()")
+        browser.wait_for_text("#panel", "at the broker that this store is hosted on")
+        browser.run("document.getElementById('tab-4').click()")
+        browser.wait_for_text("#panel", "Client of a broker", url, "connected", "Open requests")
+        assert browser.nameless() == []
+        assert browser.pale() == []
+        running.close()
+        browser.wait_for_text("#about", "the broker is away")
+        browser.wait_for_text("#events", "broker lost")
         assert browser.complaints() == []
 
 

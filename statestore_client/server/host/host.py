@@ -109,22 +109,22 @@ _ANY_ID: Final = 1
 # -- queue -------------------------------------------------------------------------------------------------------------
 
 
-@hot_value
-class _Response:
-    message: Publish
-    connection: int  # on which its request came
-    debt: _Debt | None
-
-
 @attrs.define(eq=False)
 class _Debt:
-    """A request that is to be acknowledged, on the connection on which it came. ``waits_for`` counts responses that the
-    broker has not acknowledged.
+    """A request that is to be acknowledged, on the connection on which it came, ``since`` then. ``waits_for`` counts
+    responses that the broker has not acknowledged, and one more until all that comes before it is said.
     """
 
     packet_id: int
     connection: int
-    waits_for: int = 0
+    since: float
+    waits_for: int = 1
+
+
+@hot_value
+class _Response:
+    message: Publish
+    debt: _Debt
 
 
 @attrs.define(eq=False)
@@ -194,12 +194,12 @@ class Host:
         self._lost_before = 0  # requests of earlier connections do not come again: the broker has lost the session
         self._window = 0  # that the broker takes unacknowledged
         self._last_delivery = 0
-        self._waiting: deque[tuple[int, Publish]] = deque()  # requests that there is no room for, and their connections
+        self._waiting: deque[tuple[Publish, _Debt]] = deque()  # requests that there is no room for
         self._staged: list[_Queued] = []
         self._sealed: list[_Queued] = []
         self._ready: deque[_Queued] = deque()
         self._again: deque[int] = deque()  # deliveries of earlier connections, to be sent first
-        self._debts: deque[_Debt] = deque()  # of this connection, in the order of its requests
+        self._debts: deque[_Debt] = deque()  # of this connection, in the order in which its requests came
         self._is_same_session = False
         self._is_to_ask = False  # whether the broker tells of messages without subscribers
         self._deliveries: dict[int, _Delivery] = {}
@@ -262,10 +262,13 @@ class Host:
 
     def receive(self, message: Publish, now: Instant) -> None:
         """A message of the broker, on this connection."""
+        debt = _Debt(message.packet_id, self._connection, now.monotonic)
+        if debt.packet_id:
+            self._debts.append(debt)
         if self._waiting or self.is_full:
-            self._waiting.append((self._connection, message))
+            self._waiting.append((message, debt))
         else:
-            self._handle(message, self._connection, now)
+            self._handle(message, debt, now)
 
     def published(self, delivery_id: int, reason_code: int, now: Instant) -> None:
         """The PUBACK of a message of this connection."""
@@ -276,8 +279,7 @@ class Host:
         self._bytes -= len(delivery.message.payload)
         self._notices.heard(delivery.notice)
         if delivery.debt is not None:
-            delivery.debt.waits_for -= 1
-            self._acknowledge()
+            self._settle(delivery.debt)
         if reason_code >= FIRST_ERROR:
             self.counters.refused += 1
         is_unheard = reason_code == ReasonCode.NO_MATCHING_SUBSCRIBERS
@@ -344,28 +346,33 @@ class Host:
         """Requests that there is no room for."""
         return len(self._waiting)
 
+    @property
+    def open_requests(self) -> int:
+        """Those of this connection that are not acknowledged."""
+        return len(self._debts)
+
+    def lag_s(self, now: float) -> float:
+        """How long the oldest of them has been here (monotonic seconds); 0 if there is none."""
+        return max(0.0, now - self._debts[0].since) if self._debts else 0.0
+
     def _take_waiting(self, now: Instant) -> None:
         while self._waiting and not self.is_full:
-            connection, message = self._waiting.popleft()
-            self._handle(message, connection, now)
+            self._handle(*self._waiting.popleft(), now)
 
-    def _handle(self, message: Publish, connection: int, now: Instant) -> None:
+    def _handle(self, message: Publish, debt: _Debt, now: Instant) -> None:
         """Its responses, then its acknowledgement, then what others are told of it."""
         self.counters.requests += 1
         self.counters.again += message.dup
         effects = self._effects(message, now) if message.topic == COMMAND_TOPIC else ()
         staged = self._staged
-        debt = _Debt(message.packet_id, connection) if message.packet_id else None
         for effect in effects:
             if type(effect) is Route:
                 self._bytes += len(effect.message.payload)
-                if debt is not None:
-                    debt.waits_for += 1
-                staged.append(_Response(effect.message, connection, debt))
+                debt.waits_for += 1
+                staged.append(_Response(effect.message, debt))
             elif not isinstance(effect, InOrder | Deliver | Route):
                 self.reports.append(effect)
-        if debt is not None:
-            staged.append(debt)
+        staged.append(debt)
         if len(effects) > 1:
             self._stage_notifications(effects)
 
@@ -422,22 +429,21 @@ class Host:
         while ready:
             item = ready[0]
             if type(item) is _Response:
-                if self._comes_again(item.connection):
+                if self._comes_again(item.debt.connection):
                     self._bytes -= len(item.message.payload)
                 elif self._sent >= self._window:
                     return
                 else:
                     self._send(_Delivery(item.message, debt=item.debt))
             elif type(item) is _Debt:
-                if item.connection == self._connection:
-                    self._debts.append(item)
-                    self._acknowledge()
+                self._settle(item)
             elif isinstance(item, _Notifications) and not self._notify(item.effects, item.notice):
                 return
             ready.popleft()
 
-    def _acknowledge(self) -> None:
-        """Requests, in the order in which they came (MQTT 5.0, 4.6)."""
+    def _settle(self, debt: _Debt) -> None:
+        """It waits for one thing less. Requests are acknowledged in the order in which they came (MQTT 5.0, 4.6)."""
+        debt.waits_for -= 1
         debts = self._debts
         while debts and not debts[0].waits_for:
             self.outbox.append(Acknowledge(debts.popleft().packet_id))

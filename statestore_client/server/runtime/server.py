@@ -188,11 +188,7 @@ class Server:
             self._tls,
         )
         if self._monitor is not None:
-            is_durable, dialect = self._disk is not None or replication is not None, str(self._settings.dialect)
-            about = {"is_durable": is_durable, "dialect": dialect}
-            self._monitor.open(
-                metrics, self._clock, lambda: self._store, lambda: about | {"urls": self.urls}, self._information
-            )
+            self._open_monitor(self._monitor, driver, metrics)
         listeners = Listeners(
             driver,
             self._tls,
@@ -286,6 +282,28 @@ class Server:
 
         host = self._endpoints.monitor_host
         return MonitorService(host, self._security, self._tls, events, has_actions=has_actions)
+
+    def _open_monitor(self, monitor: MonitorService, driver: BrokerDriver, metrics: Metrics) -> None:
+        from statestore_client.server.runtime.monitor.api import ServerParts  # as the monitor itself
+
+        is_durable = self._disk is not None or self.replication is not None
+        about = {"is_durable": is_durable, "dialect": str(self._settings.dialect)}
+        parts = ServerParts(
+            store=lambda: self._store,
+            service=lambda: self._service,
+            broker=lambda: driver.broker,
+            site=lambda: self.site,
+            replication=self.replication,
+            clock=self._clock,
+        )
+        monitor.open(
+            parts,
+            metrics,
+            commits=lambda: driver.group_commit,
+            about=lambda: about | {"urls": self.urls},
+            inform=self._information,
+            driver=driver,
+        )
 
     def _new_connection(self, driver: BrokerDriver) -> ServerConnection:
         return ServerConnection(driver)

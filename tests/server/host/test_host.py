@@ -125,6 +125,18 @@ def test_a_request_is_acknowledged_once_the_broker_has_its_answer() -> None:
     assert life.said() == [Acknowledge(7), Acknowledge(8)]
 
 
+def test_a_host_is_as_far_behind_as_its_oldest_request_is_old() -> None:
+    """From its arrival until the broker has its answer."""
+    life = Life()
+    life.restore()
+    life.host.connected(NOW, session_present=True, receive_maximum=10)
+    life.ask(b"a", Get(b"k").encode())
+    (response,) = [each for each in life.said() if "/response" in each.message.topic]
+    assert (life.host.open_requests, life.host.lag_s(NOW.monotonic + 2)) == (1, 2.0)
+    life.host.published(response.delivery_id, 0, NOW)
+    assert (life.host.open_requests, life.host.lag_s(NOW.monotonic + 3)) == (0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("stream", "subject", "fields"),
     [

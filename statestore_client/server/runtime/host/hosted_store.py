@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from raft_client._common.http_server import HttpEndpoint
+from raft_client._common.http_server import HttpEndpoint, Respond
 from statestore_client.clocks import monotonic
 from statestore_client.errors import ConnectionLostError, DataDirectoryError, StateStoreError
 from statestore_client.mqtt.packets.types import Publish, ReasonCode
@@ -46,6 +46,7 @@ from statestore_client.server.runtime.observability.metrics import (
     store_figures,
 )
 from statestore_client.server.runtime.process import package_version
+from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.storage.disk_storage import Disk
 from statestore_client.server.runtime.transport.peers import Peers
 from statestore_client.server.service.response_cache import ResponseCacheLimits
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.driver import AioDriver
     from statestore_client.server.journal import Journal
     from statestore_client.server.runtime.host.settings import HostSettings
+    from statestore_client.server.runtime.monitor.service import MonitorService
     from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
     from statestore_client.server.runtime.replication.settings import ReplicaSettings
     from statestore_client.server.runtime.storage import GroupCommit
@@ -76,6 +78,9 @@ _LONGEST_ATTEMPT_S: Final = 64.0
 #: Longer than requests wait in the broker: who may bring a request again finds its answer.
 _ANSWERS_LAST_LONGER_S: Final = 300.0
 _METRICS_CONNECTIONS: Final = 16
+_MONITOR_CONNECTIONS: Final = 64
+#: The monitor is for people on this machine: a host has no users who could show a password.
+_MONITOR_HOST: Final = "127.0.0.1"
 _SUBSCRIBE_ID: Final = 1
 #: How long (seconds) the broker gets to take the DISCONNECT.
 _GOODBYE_S: Final = 1.0
@@ -91,8 +96,11 @@ class HostedStore:
         self.replication: ReplicatedServer[Host] | None = None if settings.log is None else _lives(settings.log, self)
         self._clock: Clock = clock if self.replication is None else self.replication.clock
         self._random = random or SystemRandom()
+        self._monitor = self._new_monitor()
+        self._tap = None if self._monitor is None else self._monitor.tap
         self._disk = None if settings.data is None else Disk(settings.data, clock, self._fail)
         self._broker_takes = MAX_PACKET_SIZE
+        self._store: StateStore
         self.service: StateStoreService
         self.host: Host
         self.service, self.host = self.build_state(None if self._disk is None else self._disk.journal)
@@ -101,6 +109,7 @@ class HostedStore:
         self.connections: int = 0
         self.losses: int = 0
         self.metrics_url: str | None = None
+        self.monitor_url: str | None = None
         self._connector = self._new_connector()
         self._driver: ServiceDriver | None = None
         self._was_up = False
@@ -115,12 +124,14 @@ class HostedStore:
     def build_state(self, journal: Journal | None) -> tuple[StateStoreService, Host]:
         """An empty store, and the host that carries it, which write into the journal."""
         settings = self._settings
-        store = StateStore(
+        tap = self._tap
+        store = self._store = StateStore(
             clock=HybridLogicalClock(_NODE_ID, guard=threading.RLock()),  # noqa: TID251 - of one thread
             limits=settings.store_limits or StoreLimits(),
             dialect=settings.dialect,
             journal=journal,
             persistence=settings.persistence,
+            observer=None if tap is None else tap.observe,
         )
         service = StateStoreService(
             store,
@@ -133,7 +144,7 @@ class HostedStore:
             no_observer=lambda asker: NO_ID if is_nobody(asker) else None,
         )
         host = Host(
-            service,
+            service if tap is None else tap.timed_host(service),
             store.observers,
             client_id=settings.client_id,
             journal=journal,
@@ -141,6 +152,13 @@ class HostedStore:
             id_property=settings.id_property,
         )
         return service, host
+
+    def _new_monitor(self) -> MonitorService | None:
+        if self._settings.monitor_port is None:
+            return None
+        from statestore_client.server.runtime.monitor.service import MonitorService  # most hosts do without
+
+        return MonitorService(_MONITOR_HOST, Security.of(), None, None, has_actions=False)
 
     def _new_connector(self) -> ServiceConnector:
         settings = self._settings
@@ -168,7 +186,7 @@ class HostedStore:
         self._closed: asyncio.Future[Closed] = loop.create_future()
         self._alarm = Alarm(loop.call_at if self.replication is None else self.replication.clock.call_at, self._tick)
         self._group_commit: GroupCommit | None = None
-        self._pages: asyncio.Server | None = None
+        self._pages: list[asyncio.Server] = []
         self.turns: RoundRobin = RoundRobin(loop)
         try:
             await self._open_storage()
@@ -189,15 +207,42 @@ class HostedStore:
             self._group_commit.bind(self.host, self._released, self._go_on)
 
     async def _open_pages(self) -> None:
+        settings, metrics = self._settings, HostMetrics(self, package_version)
+        if settings.metrics_port is not None:
+            pages = MetricsPages(metrics.render, self._why_not_ready, self._information)
+            address = settings.metrics_host, settings.metrics_port
+            self.metrics_url = f"{await self._listen(pages.respond, _METRICS_CONNECTIONS, *address)}/metrics"
+        if settings.monitor_port is not None and self._monitor is not None:
+            self._open_monitor(self._monitor, metrics)
+            address = _MONITOR_HOST, settings.monitor_port
+            self.monitor_url = await self._listen(self._monitor.respond, _MONITOR_CONNECTIONS, *address)
+
+    async def _listen(self, respond: Respond, connections: int, host: str, port: int) -> str:
+        """Returns the URL."""
+        make = HttpEndpoint(respond, LOGGER, connections=connections, network_of=network_of)
+        self._pages.append(await self._loop.create_server(make, host, port))
+        chosen = self._pages[-1].sockets[0].getsockname()[1]
+        return f"http://{f'[{host}]' if ':' in host else host}:{chosen}"
+
+    def _open_monitor(self, monitor: MonitorService, metrics: HostMetrics) -> None:
+        from statestore_client.server.runtime.monitor.api import ServerParts  # as the monitor itself
+
         settings = self._settings
-        if settings.metrics_port is None:
-            return
-        pages = MetricsPages(HostMetrics(self, package_version).render, self._why_not_ready, self._information)
-        make = HttpEndpoint(pages.respond, LOGGER, connections=_METRICS_CONNECTIONS, network_of=network_of)
-        self._pages = await self._loop.create_server(make, settings.metrics_host, settings.metrics_port)
-        port = self._pages.sockets[0].getsockname()[1]
-        host = settings.metrics_host
-        self.metrics_url = f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics"
+        about = {
+            "is_hosted": True,
+            "is_durable": self._disk is not None or self.replication is not None,
+            "dialect": str(settings.dialect),
+            "urls": [self.url],
+        }
+        parts = ServerParts(
+            store=lambda: self._store,
+            service=lambda: self.service,
+            broker=lambda: None,
+            site=lambda: None,
+            replication=self.replication,
+            clock=self._clock,
+        )
+        monitor.open(parts, metrics, commits=lambda: self._group_commit, about=lambda: about, inform=self._information)
 
     @property
     def url(self) -> str:
@@ -337,6 +382,7 @@ class HostedStore:
         if self._was_up:
             self._was_up = False
             self.losses += 1
+            self._note("broker lost", closed.error.message)
             log_event(logging.WARNING, "broker lost", url=self.url, reason=closed.error.message)
         elif not was_told:
             log_event(logging.WARNING, "broker not reached", url=self.url, reason=closed.error.message)
@@ -365,6 +411,7 @@ class HostedStore:
         if self._driver is not None:
             self._driver.subscribe(_SUBSCRIBE_ID, (COMMAND_TOPIC,))
         self.host.connected(self._clock(), session_present=event.session_present, receive_maximum=event.receive_maximum)
+        self._note("broker connected", f"as {self._settings.client_id}")
         log_event(
             logging.WARNING if self.losses else logging.INFO,
             "broker connected",
@@ -373,6 +420,11 @@ class HostedStore:
             session_present=event.session_present,
             receive_maximum=event.receive_maximum,
         )
+
+    def _note(self, what: str, text: str) -> None:
+        """For people who look at the monitor."""
+        if self._tap is not None:
+            self._tap.note(what, client=self.url, text=text)
 
     def _subscribed(self, event: Subscribed) -> None:
         code = event.reason_codes[0]
@@ -522,8 +574,10 @@ class HostedStore:
         if self.replication is not None:
             await self.replication.close()
         self._connector.close()
-        if self._pages is not None:
-            self._pages.close()
+        for pages in self._pages:
+            pages.close()
+        if self._monitor is not None:
+            self._monitor.close()
         if self._disk is not None:
             self._disk.close()
 
@@ -558,7 +612,9 @@ class HostMetrics:
         for name, text, value in (
             ("connected", "1 while the broker brings requests.", int(store.is_ready)),
             ("in_flight", "Answers and notifications that the broker has not acknowledged.", host.in_flight),
-            ("waiting_requests", "Requests that wait for room here.", host.waiting),
+            ("open_requests", "Requests that are not acknowledged to the broker.", host.open_requests),
+            ("waiting_requests", "Of those, the ones that wait for room here.", host.waiting),
+            ("lag_seconds", "How long the oldest of the open requests has been here.", host.lag_s(store.now)),
             ("registrations", "Keys that clients observe, each once for each client.", len(host.registrations)),
         ):
             yield from metric(f"host_{name}", text, value)

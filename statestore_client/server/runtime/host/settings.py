@@ -30,7 +30,7 @@ class HostSettings:
     ``connection`` says where the broker is and who the host is there; its ``session_expiry`` is how long requests wait
     there for a host that is away. ``id_property`` is the user property in which the broker says who has published a
     message. With a ``log`` the data is there, and this host is active or stands by. ``metrics_port`` is for figures and
-    probes, None for none.
+    probes, None for none; ``monitor_port`` for people on this machine, likewise.
     """
 
     connection: ConnectionSettings = attrs.field(validator=kind(ConnectionSettings))
@@ -43,6 +43,7 @@ class HostSettings:
     log: ReplicaSettings | None = attrs.field(default=None, validator=replica_settings)
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = None
+    monitor_port: int | None = None
     #: What ``persist`` says.
     persistence: Persistence = attrs.field(init=False)
 

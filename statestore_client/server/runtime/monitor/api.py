@@ -18,6 +18,7 @@ import attrs
 
 from statestore_client.errors import InvalidArgumentError
 from statestore_client.mqtt.packets import topic_filter_problem
+from statestore_client.server.cluster.interface import Role
 from statestore_client.server.monitor import shown
 from statestore_client.server.runtime.observability.logs import log_event
 from statestore_client.server.store import RequestContext
@@ -27,10 +28,12 @@ from statestore_client.wire.replies import COUNT_1, ErrorReply
 if TYPE_CHECKING:
     from statestore_client.server.broker import Broker
     from statestore_client.server.monitor import ChangeLog
+    from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.clock import Clock
     from statestore_client.server.runtime.monitor.access import Viewer
     from statestore_client.server.runtime.monitor.tap import Tap
     from statestore_client.server.runtime.replication.own_peer import LogPeer
+    from statestore_client.server.runtime.replication.replicated_server import ReplicatedServer
     from statestore_client.server.runtime.sites import SitePeering
     from statestore_client.server.service.service import StateStoreService
     from statestore_client.server.store import StateStore
@@ -59,14 +62,23 @@ class ServerParts:
 
     store: Callable[[], StateStore]
     service: Callable[[], StateStoreService]
-    broker: Callable[[], Broker]
+    #: None if it is no broker, but its store is hosted on another one.
+    broker: Callable[[], Broker | None]
     site: Callable[[], SitePeering | None]
-    #: Of the replicated log; None if there is no log, or they were not asked yet.
-    log_peers: Callable[[], Sequence[LogPeer] | None]
-    #: The server to ask instead, or nothing if nobody is active; None if it is this one.
-    active: Callable[[], str | None]
-    flush: Callable[[], None]
+    #: None without a log.
+    replication: ReplicatedServer[Any] | None
     clock: Clock
+
+    @property
+    def log_peers(self) -> Sequence[LogPeer] | None:
+        """Of the replicated log; None if there is no log, or they were not asked yet."""
+        return None if self.replication is None else self.replication.log_peers.known()
+
+    @property
+    def active(self) -> str | None:
+        """The server to ask instead, or nothing if nobody is active; None if it is this one."""
+        lives = self.replication
+        return None if lives is None or lives.role is Role.ACTIVE else lives.active[1]
 
 
 @attrs.frozen(eq=False)
@@ -124,37 +136,40 @@ class MonitorQueries:
 
     def watches(self, query: Mapping[str, str], viewer: Viewer) -> dict[str, Any]:
         """Clients that watch keys, ``skip`` left out, with what they watch and how far each is behind: notifications
-        and other messages that it has not taken yet.
+        and other messages that it has not taken yet; null if another broker knows that.
         """
         del viewer
-        control, now = self._parts.broker().control, self._parts.clock()
+        broker, now = self._parts.broker(), self._parts.clock()
         skip = _number(query.get("skip", "0"))
         found = []
         for client_id, keys in islice(self._parts.store().observers.clients(), skip, skip + _CLIENTS):
-            sessions, _ = control.session(client_id, 0, now)
-            queued, in_flight = (sessions[0].queued, sessions[0].in_flight) if sessions else (0, 0)
             watched = [shown(key) for key in islice(keys, _WATCHED)]
-            found.append(
-                {"client": client_id, "keys": watched, "count": len(keys), "queued": queued, "in_flight": in_flight}
-            )
+            behind = _behind(broker, client_id, now)
+            found.append({"client": client_id, "keys": watched, "count": len(keys), **behind})
         return {"watches": found, "next": skip + _CLIENTS if len(found) == _CLIENTS else None}
 
     # -- the broker ---------------------------------------------------------------------------------------------------
 
     def sessions(self, query: Mapping[str, str], viewer: Viewer) -> dict[str, Any]:
-        """In the order of client identifiers, from ``at`` on."""
+        """In the order of client identifiers, from ``at`` on; null if another broker has them."""
         del viewer
-        found, after = self._parts.broker().control.sessions(query.get("at", ""), 0, self._parts.clock())
+        broker = self._parts.broker()
+        if broker is None:
+            return {"sessions": None, "next": None}
+        found, after = broker.control.sessions(query.get("at", ""), 0, self._parts.clock())
         return {"sessions": [session.encoded() for session in found], "next": None if after is None else after[0]}
 
     def retained(self, query: Mapping[str, str], viewer: Viewer) -> dict[str, Any]:
-        """Those whose topics match ``filter``, from ``at`` on."""
+        """Those whose topics match ``filter``, from ``at`` on; null if another broker has them."""
+        broker = self._parts.broker()
+        if broker is None:
+            return {"messages": None, "next": None}
         topic_filter = query.get("filter") or None
         if topic_filter is not None and (problem := topic_filter_problem(topic_filter, shared=False)):
             raise InvalidArgumentError(f"this is not a topic filter: {problem}")
         permissions = viewer.permissions
         now = self._parts.clock()
-        found, after = self._parts.broker().control.retained(topic_filter, query.get("at", ""), now, payloads=True)
+        found, after = broker.control.retained(topic_filter, query.get("at", ""), now, payloads=True)
         messages = []
         for message in found:
             may_see = permissions is None or permissions.may_subscribe(message.topic)
@@ -169,7 +184,7 @@ class MonitorQueries:
         ``info`` of a peer is null if it did not answer.
         """
         del query, viewer
-        peers = self._parts.log_peers()
+        peers = self._parts.log_peers
         if peers is None:
             return {"peers": None}
         found = [
@@ -206,6 +221,14 @@ class MonitorQueries:
             for replica in peering.site.replicas.values()
         ]
         return {"areas": areas, "name": peering.site.settings.name, "url": peering.url}
+
+
+def _behind(broker: Broker | None, client_id: str, now: Instant) -> dict[str, int | None]:
+    if broker is None:
+        return {"queued": None, "in_flight": None}
+    sessions, _ = broker.control.session(client_id, 0, now)
+    queued, in_flight = (sessions[0].queued, sessions[0].in_flight) if sessions else (0, 0)
+    return {"queued": queued, "in_flight": in_flight}
 
 
 def _key(key: bytes, entry: Entry, now: Instant, viewer: Viewer) -> dict[str, Any]:
@@ -252,6 +275,7 @@ class MonitorCommands:
     """Of the active server, whose parts they are now. Raises InvalidArgumentError for what cannot be done."""
 
     _parts: ServerParts
+    _driver: BrokerDriver
     _tap: Tap
 
     def carry_out(self, body: bytes, viewer: Viewer, peer: str) -> dict[str, Any]:
@@ -262,7 +286,7 @@ class MonitorCommands:
             what.encode()  # a lone surrogate is no character
         except (ValueError, TypeError, KeyError, RecursionError):
             raise InvalidArgumentError('an action is {"action": ..., "what": ...}') from None
-        active = self._parts.active()
+        active = self._parts.active
         if active is not None:
             ask = f"ask the active one, {active}" if active else "nobody is active at the moment"
             raise InvalidArgumentError(f"this server stands by: {ask}")
@@ -280,10 +304,10 @@ class MonitorCommands:
         return {"done": is_done}
 
     def _end_session(self, client_id: str) -> bool:
-        broker = self._parts.broker()
+        broker = self._driver.broker
         removal = broker.control.remove_sessions([client_id], force=True)
         broker.perform((), self._parts.clock())
-        self._parts.flush()
+        self._driver.flush()
         return bool(removal.removed)
 
     def _delete(self, key: bytes, viewer: Viewer) -> bool:
@@ -296,8 +320,8 @@ class MonitorCommands:
         outcome = store.apply(Del(key), RequestContext(_WHO, None, None if entry is None else entry.fence, now))
         if isinstance(outcome.reply, ErrorReply):
             raise InvalidArgumentError(outcome.reply.error.message)
-        self._parts.broker().perform(self._parts.service().announce(outcome.changes), now)
-        self._parts.flush()
+        self._driver.broker.perform(self._parts.service().announce(outcome.changes), now)
+        self._driver.flush()
         return outcome.reply is COUNT_1
 
 

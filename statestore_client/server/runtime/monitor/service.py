@@ -14,13 +14,13 @@ import asyncio
 import json
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from raft_client._common.http_server import HttpResponse
-from statestore_client.server.cluster.interface import Role
+from statestore_client.server.broker.limits import BrokerLimits
 from statestore_client.server.monitor import without_holders
 from statestore_client.server.runtime.monitor.access import MonitorAccess, check_monitor
-from statestore_client.server.runtime.monitor.api import MonitorCommands, MonitorQueries, ServerParts
+from statestore_client.server.runtime.monitor.api import MonitorCommands, MonitorQueries
 from statestore_client.server.runtime.monitor.pages import MonitorPages
 from statestore_client.server.runtime.monitor.tap import Tap
 from statestore_client.server.runtime.observability.logs import contained
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from raft_client._common.http_server import HttpRequest, HttpResponse, HttpStream
     from statestore_client.server.broker import BrokerEvents
     from statestore_client.server.monitor import Latencies
+    from statestore_client.server.runtime.broker_driver import BrokerDriver
     from statestore_client.server.runtime.clock import Clock
     from statestore_client.server.runtime.monitor.access import Viewer
+    from statestore_client.server.runtime.monitor.api import ServerParts
     from statestore_client.server.runtime.monitor.tap import Tap
-    from statestore_client.server.runtime.observability.metrics import Metrics
     from statestore_client.server.runtime.security.security import Security
+    from statestore_client.server.runtime.storage import GroupCommit
     from statestore_client.server.runtime.transport.tls import TlsFiles
-    from statestore_client.server.store import StateStore
 
 _EVERY_S: Final = 1.0
 
@@ -51,6 +52,8 @@ PLOTTED: Final = (
     "statestore_clients",
     "statestore_store_keys",
     "statestore_held_bytes",
+    "statestore_host_lag_seconds",
+    "statestore_host_in_flight",
     "process_resident_memory_bytes",
 )
 _REQUESTS: Final = "statestore_store_requests_total{"
@@ -181,6 +184,17 @@ def _event(name: str, message: dict[str, Any]) -> bytes:
 # -- put together ------------------------------------------------------------------------------------------------------
 
 
+class Figures(Protocol):
+    """For Prometheus."""
+
+    @property
+    def version(self) -> Callable[[], str]:
+        """Of the package."""
+
+    def render(self) -> bytes:
+        """All of them, now."""
+
+
 class MonitorService:
     """From the making of a server to its end; after the end, it can be opened again."""
 
@@ -207,43 +221,33 @@ class MonitorService:
 
     def open(
         self,
-        metrics: Metrics,
-        clock: Clock,
-        store: Callable[[], StateStore],
+        parts: ServerParts,
+        figures: Figures,
+        commits: Callable[[], GroupCommit | None],
         about: Callable[[], dict[str, object]],
         inform: Callable[[], dict[str, Any]],
+        driver: BrokerDriver | None = None,
     ) -> None:
         """Begin, in the running event loop. ``about`` is told to those that look, with what the figures do not say;
-        ``inform`` to those that ask, at ``/info``.
+        ``inform`` to those that ask, at ``/info``. A server without a broker has no ``driver``, and no actions.
         """
-        replication, driver = metrics.replication, metrics.driver
-        parts = ServerParts(
-            store,
-            metrics.service,
-            lambda: driver.broker,
-            metrics.site,
-            lambda: None if replication is None else replication.log_peers.known(),
-            lambda: None if replication is None or replication.role is Role.ACTIVE else replication.active[1],
-            driver.flush,
-            clock,
-        )
         known = {
-            "version": metrics.version(),
-            "is_replicated": replication is not None,
+            "version": figures.version(),
+            "is_replicated": parts.replication is not None,
             "has_actions": self._has_actions,
         }
         self._monitor = Monitor(
             self.tap,
-            metrics.render,
+            figures.render,
             lambda: known | about(),
-            clock,
-            lambda: None if driver.group_commit is None else driver.group_commit.times,
+            parts.clock,
+            lambda: None if (commit := commits()) is None else commit.times,
         )
-        access = MonitorAccess(self._security, self._host, driver.broker.limits.failed_attempts)
+        limits = BrokerLimits() if driver is None else driver.broker.limits
+        access = MonitorAccess(self._security, self._host, limits.failed_attempts)
         questions = MonitorQueries(parts, self.tap.changes).by_path() | {"/info": lambda *_: inform()}
-        self._pages = MonitorPages(
-            self._monitor.stream, access, questions, MonitorCommands(parts, self.tap) if self._has_actions else None
-        )
+        actions = None if driver is None or not self._has_actions else MonitorCommands(parts, driver, self.tap)
+        self._pages = MonitorPages(self._monitor.stream, access, questions, actions)
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from statestore_client.mqtt.packets import Publish
     from statestore_client.server.broker import BrokerEvents, Connection
     from statestore_client.server.broker.application import Application, Effect
+    from statestore_client.server.host.host import HostedApplication
     from statestore_client.server.store import Outcome, RequestContext, StateStore
     from statestore_client.wire.commands import Command
     from statestore_client.wire.instant import Instant
@@ -76,6 +77,10 @@ class Tap:
     def timed(self, application: Application) -> Application:
         """The application, whose requests are timed."""
         return _TimedApplication(application, self.latencies)
+
+    def timed_host(self, application: HostedApplication) -> HostedApplication:
+        """The same of one that is hosted on another broker."""
+        return _TimedHostedApplication(application, self.latencies)
 
     # -- the store ----------------------------------------------------------------------------------------------------
 
@@ -174,3 +179,9 @@ class _TimedApplication:
             return self._application.handle(client_id, message, now)
         finally:
             self._latencies.add(perf_counter() - began)
+
+
+class _TimedHostedApplication(_TimedApplication):
+    def __init__(self, application: HostedApplication, latencies: Latencies) -> None:
+        super().__init__(application, latencies)
+        self.tell_again = application.tell_again

@@ -34,7 +34,7 @@ def acknowledges_before_it_is_durable(seal: Any, machine: Host) -> None:
 @MUTANTS.instead(Host, "_send", ("was acknowledged and not answered", 0))
 def acknowledges_before_the_broker_has_the_response(send: Any, machine: Host, delivery: Any) -> None:
     if delivery.debt is not None:
-        delivery.debt.waits_for = 0
+        delivery.debt.waits_for = 1
         delivery = attrs.evolve(delivery, debt=None)
     send(machine, delivery)
 
@@ -104,10 +104,11 @@ def what_was_in_flight_is_forgotten(disconnected: Any, machine: Host) -> None:
     machine._deliveries.clear()
 
 
-@MUTANTS.instead(Host, "disconnected", ("was not delivered on this connection", 0))
-def acknowledges_on_a_later_connection(disconnected: Any, machine: Host) -> None:
-    disconnected(machine)
-    machine._connection -= 1
+@MUTANTS.instead(Host, "connected", ("was not delivered on this connection", 0))
+def acknowledges_on_a_later_connection(connected: Any, machine: Host, *arguments: Any, **options: Any) -> None:
+    debts = machine._debts.copy()
+    connected(machine, *arguments, **options)
+    machine._debts.extendleft(reversed(debts))
 
 
 # -- two hosts on one log ----------------------------------------------------------------------------------------------

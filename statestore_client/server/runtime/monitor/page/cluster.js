@@ -1,4 +1,5 @@
-// The other servers of a replicated log, the peers of that log, and the sites of the KvStore.
+// The broker that the store is hosted on, the other servers of a replicated log, the peers of that log, and the sites
+// of the KvStore.
 
 import { h, table } from "./dom.js";
 import { question } from "./explore.js";
@@ -7,10 +8,17 @@ import { bytes, count, duration } from "./words.js";
 export function clusterPanel() {
   const element = h("div", { class: "cards" });
   const refresh = async (model) => {
-    const parts = [...log(model), ...raft(model), ...await peers(model), ...await sites()];
+    const parts = [...broker(model), ...log(model), ...raft(model), ...await peers(model), ...await sites()];
     element.replaceChildren(...(parts.length ? parts : [h("p", { class: "empty" }, "This server is alone: it shares no log with others, and is not a site.")]));
   };
   return { element, refresh };
+}
+
+/** What a hosted store is to its broker; null if it is a broker itself. */
+export function hostedOn({ server, figures }) {
+  if (!server.is_hosted) return null;
+  if (figures.statestore_host_connected) return "connected";
+  return [null, "active"].includes(roleOf(figures)) ? "the broker is away" : "not connected, as another host is";
 }
 
 /** What this server is among those of its log; null if it shares none. */
@@ -37,6 +45,16 @@ function labelled(figures, name) {
 const of = (roles) => Object.keys(roles).find((role) => roles[role] === 1) ?? "unknown";
 const facts = (title, pairs) => h("div", { class: "card" }, h("h3", {}, title),
   h("dl", { class: "facts" }, ...pairs.flatMap(([name, text]) => [h("dt", {}, name), h("dd", {}, text)])));
+
+function broker({ server, figures }) {
+  const state = hostedOn({ server, figures });
+  if (state === null) return [];
+  const figure = (name) => figures[`statestore_host_${name}`];
+  return [facts("Client of a broker", [
+    ["Broker", server.urls.join("  ")], ["State", state], ["Behind by", duration(1000 * figure("lag_seconds"))], ["In flight to it", count(figure("in_flight"))],
+    ["Open requests", count(figure("open_requests"))], ["Waiting for room", count(figure("waiting_requests"))], ["Brought again", count(figure("repeated_requests_total"))],
+    ["Watches", count(figure("registrations"))], ["Connections", count(figure("connections_total"))], ["Of those, lost", count(figure("losses_total"))]])];
+}
 
 function log({ figures }) {
   if (roleOf(figures) === null) return [];

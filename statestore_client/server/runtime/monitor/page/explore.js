@@ -7,6 +7,7 @@ import { keysPanel } from "./keys.js";
 import { bytes, duration } from "./words.js";
 
 const EVERY_MS = 3000;
+const ELSEWHERE = "They are at the broker that this store is hosted on.";
 
 /** An answer of the server; throws what it says is wrong. */
 export async function question(path, query = {}) {
@@ -32,8 +33,9 @@ function listPanel({ path, label, name, rows, heads, numbers, list, empty, first
       more.hidden = answer.next === null;
       start.hidden = Object.keys(at).length === 0;
       more.onclick = () => { at = { [first]: answer.next }; refresh(); };
-      const found = answer[list];
-      content.replaceChildren(found.length ? table(list, heads, found.map((each) => rows(each, refresh)), numbers) : h("p", { class: "empty" }, empty));
+      const found = answer[list] ?? [];
+      const none = answer[list] === null ? ELSEWHERE : empty;
+      content.replaceChildren(found.length ? table(list, heads, found.map((each) => rows(each, refresh)), numbers) : h("p", { class: "empty" }, none));
       setText(wrong, "");
     } catch (error) { setText(wrong, error.message); }
   };
@@ -66,7 +68,7 @@ const sessionsPanel = () => listPanel({
 const watchesPanel = () => listPanel({
   path: "watches", list: "watches", first: "skip", numbers: [1, 2, 3], empty: "Nobody watches a key.",
   heads: ["Client", "Keys", "Behind: waiting", "In flight", "Which"],
-  rows: (each) => [code(each.client), String(each.count), String(each.queued), String(each.in_flight),
+  rows: (each) => [code(each.client), String(each.count), String(each.queued ?? "–"), String(each.in_flight ?? "–"),
     h("span", {}, ...each.keys.flatMap((key, i) => [i ? ", " : "", code(key)]), each.count > each.keys.length ? " and others" : "")],
 });
 

@@ -1,7 +1,7 @@
 // Puts the page together: messages come in, the model takes them, what is shown follows once a second.
 
 import { setActions } from "./actions.js";
-import { activeOf, roleOf } from "./cluster.js";
+import { activeOf, hostedOn, roleOf } from "./cluster.js";
 import { byId, setText } from "./dom.js";
 import { makeFeeds } from "./feeds.js";
 import { makeLanes } from "./lanes.js";
@@ -16,7 +16,7 @@ const views = [makeTiles(), makeLanes(), makeFeeds(), makeExplore()];
 
 function about({ server, figures }) {
   const role = roleOf(figures);
-  const parts = [role, role && role !== "active" ? `active: ${activeOf(figures) ?? "no server"}` : null, (server.urls ?? []).join("  "), `version ${server.version}`, server.is_durable ? "durable" : "in memory"];
+  const parts = [role, role && role !== "active" ? `active: ${activeOf(figures) ?? "no server"}` : null, server.is_hosted ? `hosted on ${server.urls.join("  ")}, ${hostedOn({ server, figures })}` : (server.urls ?? []).join("  "), `version ${server.version}`, server.is_durable ? "durable" : "in memory"];
   return parts.filter(Boolean).join(" · ");
 }
 

@@ -51,7 +51,7 @@ export class Model {
   #point(message) {
     const point = { at: message.now, latency: message.latency };
     for (const name of ["statestore_received_messages_total", "statestore_sent_messages_total", "statestore_clients",
-      "statestore_store_keys", "statestore_held_bytes", "process_resident_memory_bytes"]) point[name] = this.figures[name];
+      "statestore_store_keys", "statestore_held_bytes", "statestore_host_lag_seconds", "statestore_host_in_flight", "process_resident_memory_bytes"]) point[name] = this.figures[name];
     for (const name of ["statestore_store_requests_total", "statestore_store_refusals_total"]) point[name] = this.sum(name);
     return point;
   }
@@ -88,5 +88,5 @@ export function rates(history, name) {
   return found;
 }
 
-export const values = (history, name) => history.map((point) => ({ at: point.at, value: point[name] ?? 0 }));
+export const values = (history, name, factor = 1) => history.map((point) => ({ at: point.at, value: factor * (point[name] ?? 0) }));
 export const latencies = (history, name) => history.map((point) => ({ at: point.at, value: point.latency?.[name] ?? 0 }));

@@ -8,17 +8,23 @@ const [WIDTH, HEIGHT] = [200, 36];
 const SHOWN_MS = { least: 60_000, most: 300_000 };
 
 const perSecond = (name) => (model) => rates(model.history, name);
-const plain = (name) => (model) => values(model.history, name);
+const plain = (name, factor) => (model) => values(model.history, name, factor);
+const isBroker = (server) => !server.is_hosted;
+const isHosted = (server) => Boolean(server.is_hosted);
 const TILES = [
   { title: "Requests to the store", unit: "/s", lines: [perSecond("statestore_store_requests_total")], text: count },
   { title: "In the store, p50 · p99", unit: "", lines: [(m) => latencies(m.history, "p50"), (m) => latencies(m.history, "p99")],
     text: duration },
   { title: "Refused requests", unit: "/s", lines: [perSecond("statestore_store_refusals_total")], text: count, bad: (value) => value > 0 },
   { title: "Messages in and out", unit: "/s", lines: [perSecond("statestore_received_messages_total"), perSecond("statestore_sent_messages_total")],
-    text: count },
-  { title: "Clients", unit: "", lines: [plain("statestore_clients")], text: count },
+    text: count, when: isBroker },
+  { title: "Clients", unit: "", lines: [plain("statestore_clients")], text: count, when: isBroker },
+  { title: "Behind the broker by", unit: "", lines: [plain("statestore_host_lag_seconds", 1000)], text: duration, when: isHosted,
+    hint: "How long the oldest request has been here that is not acknowledged to the broker." },
+  { title: "In flight to the broker", unit: "", lines: [plain("statestore_host_in_flight")], text: count, when: isHosted,
+    hint: "Answers and notifications that the broker has not acknowledged." },
   { title: "Keys", unit: "", lines: [plain("statestore_store_keys")], text: count },
-  { title: "Waiting for clients", unit: "", lines: [plain("statestore_held_bytes")], text: bytes },
+  { title: "Waiting for clients", unit: "", lines: [plain("statestore_held_bytes")], text: bytes, when: isBroker },
   { title: "Made durable, p50 · p99", unit: "", lines: [(m) => latencies(m.history, "commit_p50"), (m) => latencies(m.history, "commit_p99")],
     text: duration, when: (server) => server.is_durable, hint: "How long a batch of writes takes to be on the disk, or in the replicated log: clients wait for it." },
   { title: "Timer late by", unit: "", lines: [(m) => latencies(m.history, "late")], text: duration, bad: (value) => value > 250, when: (server) => !server.is_durable,

@@ -22,7 +22,32 @@ from raft_client.reports import warn_unclosed
 from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 
-class AsyncEntries:
+class _Items:
+    """Iterates over what its cursor has, and what :meth:`_enter_next` puts there."""
+
+    _cursor: Cursor
+
+    async def _enter_next(self) -> bool:
+        """Wait for the next batch; False at the end."""
+        raise NotImplementedError
+
+    async def __aiter__(self) -> AsyncIterator[LogEntry | SnapshotChunk]:
+        # Faster than a call of __anext__ for each entry; what a loop leaves is there for the next one.
+        is_more = True
+        while is_more:
+            for entry in self._cursor.rest:
+                yield entry
+            is_more = await self._enter_next()
+
+    async def __anext__(self) -> LogEntry | SnapshotChunk:
+        while True:
+            for entry in self._cursor.rest:
+                return entry
+            if not await self._enter_next():
+                raise StopAsyncIteration
+
+
+class AsyncEntries(_Items):
     """An iterator of log entries, and of snapshot chunks where the log was compacted. Made by ``entries()``.
 
     Iterate, or take one with :meth:`get`. Nothing is asked before the first entry is wanted. To stop before the end,
@@ -115,21 +140,6 @@ class AsyncEntries:
         if waiter.error is not None:
             raise waiter.error
 
-    async def __aiter__(self) -> AsyncIterator[LogEntry | SnapshotChunk]:
-        # Faster than a call of __anext__ for each entry; what a loop leaves is there for the next one.
-        is_more = True
-        while is_more:
-            for entry in self._cursor.rest:
-                yield entry
-            is_more = await self._enter_next()
-
-    async def __anext__(self) -> LogEntry | SnapshotChunk:
-        while True:
-            for entry in self._cursor.rest:
-                return entry
-            if not await self._enter_next():
-                raise StopAsyncIteration
-
     def __del__(self) -> None:
         # A ``break`` leaves the stream open. The garbage collector may run at any time, so this only takes note.
         if self._request is not None and not self._request.is_done:
@@ -161,7 +171,7 @@ class AsyncEntries:
 # -- the log as it grows -----------------------------------------------------------------------------------------------
 
 
-class AsyncSubscriber:
+class AsyncSubscriber(_Items):
     """An endless iterator of log entries: those that are there, then each new one. Made by ``subscribe()``.
 
     Use it as a context manager. No index comes twice or out of order, whoever leads; what was missed while the link was
@@ -282,21 +292,6 @@ class AsyncSubscriber:
         if self._runner is not None:
             self._engine.detach(self._runner)  # which wakes a reader, or raises where it may not be called
         self._closed = True
-
-    async def __aiter__(self) -> AsyncIterator[LogEntry | SnapshotChunk]:
-        # Faster than a call of __anext__ for each entry; what a loop leaves is there for the next one.
-        is_more = True
-        while is_more:
-            for entry in self._cursor.rest:
-                yield entry
-            is_more = await self._enter_next()
-
-    async def __anext__(self) -> LogEntry | SnapshotChunk:
-        while True:
-            for entry in self._cursor.rest:
-                return entry
-            if not await self._enter_next():
-                raise StopAsyncIteration
 
     async def _enter_next(self) -> bool:
         try:

@@ -21,8 +21,7 @@ from raft_client.errors import InvalidArgumentError, TransportError
 from raft_client.server.machines.broadcast import BroadcastStateMachine
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime.metrics import render
-from raft_client.server.runtime.metrics_page import MetricsPage, Readiness
+from raft_client.server.runtime.metrics import MetricsPage, Readiness, render
 from raft_client.server.runtime.peer import CLUSTER_LOGGER, PeerOptions, RaftPeer, open_peer
 from raft_client.server.runtime.storage.disk_log import Fsync
 from raft_client.wire.configuration import Peers, host_of

@@ -1,25 +1,60 @@
-"""The format ``zmqraft``. ``spark.read`` is here: ranges of log indexes as partitions, Arrow batches as rows.
+"""The format ``zmqraft``: what PySpark calls. ``spark.read`` and ``df.write`` are here, and streams that are written.
 
-``reader()`` and ``partitions()`` run in processes of their own on the driver, ``read()`` in the workers. What the
-options get wrong, and a log that does not have what was asked for, is found on the driver, before any task starts.
+Reading: ranges of log indexes as partitions, Arrow batches as rows. ``reader()`` and ``partitions()`` run in processes
+of their own on the driver, ``read()`` in the workers. What the options get wrong, and a log that does not have what was
+asked for, is found on the driver, before any task starts.
+
+Writing: an error that repeating the task cannot cure travels in the commit message, and ``commit()`` raises it: that
+fails the job once. Raised in ``write()``, Spark would repeat the task first. A cluster that stays away is raised in
+``write()``, where another attempt may succeed.
+
+Spark makes the writer of a stream twice for each micro-batch, in processes of their own on the driver: for the tasks,
+and for the commit. So it asks nobody anything; the tasks do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+import secrets
+import time
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+import attrs
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
-from raft_client.errors import SettingsError
+from raft_client.errors import PipelineError, SettingsError
 from raft_client.settings import RaftSettings
-from raft_client.spark.options import ReadOptions, StreamOptions, parse_options, refuse_useless
+from raft_client.spark.appending import Batch, Written, append_rows, commit_batch
+from raft_client.spark.options import (
+    ReadOptions,
+    StreamOptions,
+    WriteOptions,
+    check_columns,
+    own_options,
+    parse_options,
+    refuse_useless,
+)
 from raft_client.spark.reading import COLUMNS, ENTRY_SCHEMA, plan_read, read_part
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
-    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter
+
+logger: logging.Logger = logging.getLogger("raft_client.spark")
+
+#: Of a batch write that has a name: there is one batch, and no checkpoint that could be lost.
+_BATCH_WRITE = "batch write"
 
 
 class ZmqRaftDataSource(DataSource):
@@ -51,16 +86,12 @@ class ZmqRaftDataSource(DataSource):
         _check_columns(schema)
         return LogStreamReader(*parse_options(self.options, kind=StreamOptions))
 
-    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Raises what :func:`raft_client.spark.sink.batch_writer` raises."""
-        from raft_client.spark.sink import batch_writer
-
+    def writer(self, schema: StructType, overwrite: bool) -> LogWriter:
+        """Raises what :func:`batch_writer` raises."""
         return batch_writer(self.options, schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802 - Spark's
-        """Raises what :func:`raft_client.spark.sink.stream_writer` raises."""
-        from raft_client.spark.sink import stream_writer
-
+    def streamWriter(self, schema: StructType, overwrite: bool) -> LogStreamWriter:  # noqa: N802 - Spark's
+        """Raises what :func:`stream_writer` raises."""
         return stream_writer(self.options, schema, overwrite)
 
     def reader(self, schema: StructType) -> LogReader:
@@ -91,3 +122,112 @@ class LogReader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of one partition, in a worker process."""
         return read_part(self._settings, partition.value, markers=self._options.markers)
+
+
+# -- writing ----------------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class TaskCommit(WriterCommitMessage):
+    """What a task tells the driver."""
+
+    written: Written
+
+
+def batch_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LogWriter:
+    """Raises :class:`SettingsError` for everything that can be checked before the job starts."""
+    settings, own = _checked(options, schema)
+    if overwrite:
+        raise SettingsError('use .mode("append"): a log is not overwritten')
+    return LogWriter(settings, own)
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> LogStreamWriter:
+    """Raises :class:`SettingsError`, as :func:`batch_writer` does, and without a ``pipelineId``."""
+    settings, own = _checked(own_options(options), schema)
+    if overwrite:
+        raise SettingsError('use .outputMode("append"), the only one of this sink: a log is not overwritten')
+    if own.pipeline_id is None:
+        raise SettingsError("a stream needs the option pipelineId: a name of its own, which it keeps over restarts")
+    return LogStreamWriter(settings, own)
+
+
+def _checked(options: Mapping[str, str], schema: StructType) -> tuple[RaftSettings, WriteOptions]:
+    settings, own = parse_options(options, kind=WriteOptions)
+    check_columns(schema, own)
+    return settings, own
+
+
+class _Writer:
+    """Pickled to each task. Its repr shows no secret."""
+
+    def __init__(self, settings: RaftSettings, options: WriteOptions) -> None:
+        self._settings = settings
+        self._options = options
+        self._now_s = int(time.time())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._settings!r}, {self._options!r})"
+
+    def _append(self, batch: Batch, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        return TaskCommit(append_rows(self._settings, self._options, batch, iterator))
+
+    def _commit(self, messages: Sequence[Any]) -> bool:
+        """All tasks ended: raise what went wrong for good, or mark the batch as one that is in the log. False if it
+        was.
+        """
+        done = [message.written for message in messages if isinstance(message, TaskCommit)]
+        is_new = commit_batch(self._settings, done)
+        batch = done[0].batch
+        logger.info("appended %d rows as the batch %d of %s", sum(w.rows for w in done), batch.number, batch.pipeline)
+        return is_new
+
+
+class LogWriter(_Writer, DataSourceArrowWriter):
+    """Of ``df.write``. Without a ``pipelineId``, another run of the job appends all rows again."""
+
+    def __init__(self, settings: RaftSettings, options: WriteOptions) -> None:
+        super().__init__(settings, options)
+        named = options.pipeline_id is not None
+        name = options.pipeline_id or f"job/{secrets.token_hex(16)}"
+        self._batch = Batch(name, _BATCH_WRITE if named else None, options.first_batch, self._now_s)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        """Append a partition, in a worker process."""
+        return self._append(self._batch, iterator)
+
+    def commit(self, messages: Sequence[Any]) -> None:
+        """Raise what went wrong for good, or mark the write as done. A name that was used before is worth a warning:
+        people give the same to each run of a job.
+        """
+        if not self._commit(messages):
+            logger.warning(
+                "nothing was appended: the log has the write %r already; rows of another write need a pipelineId of "
+                "their own",
+                self._batch.pipeline,
+            )
+
+    def abort(self, messages: Sequence[Any]) -> None:
+        """The job failed. What was appended stays; another run under the same ``pipelineId`` completes it."""
+
+
+class LogStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Of ``writeStream``."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
+        """Append a partition of a micro-batch, in a worker process."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        query = context and context.getLocalProperty("sql.streaming.queryId")
+        number = context and context.getLocalProperty("streaming.sql.batchId")
+        if not query or not number:
+            raise PipelineError("Spark does not tell which batch of which query this is: is it a stream?")
+        return self._append(Batch(str(self._options.pipeline_id), query, int(number), self._now_s), iterator)
+
+    def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's signature
+        """Raise what went wrong for good, or mark the batch as one that is in the log."""
+        self._commit(messages)
+
+    def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's signature
+        """The batch failed. What was appended stays; the next run of the query completes it."""

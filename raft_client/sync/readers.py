@@ -23,7 +23,31 @@ from raft_client.sync.primitives import OneReader, ReadySignal, StreamWaiter
 from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 
-class Entries:
+class _Items:
+    """Iterates over what its cursor has, and what :meth:`_enter_next` puts there."""
+
+    _cursor: Cursor
+
+    def _enter_next(self) -> bool:
+        """Wait for the next batch; False at the end."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
+        # Faster than a call of __next__ for each entry; what a loop leaves is there for the next one.
+        is_more = True
+        while is_more:
+            yield from self._cursor.rest
+            is_more = self._enter_next()
+
+    def __next__(self) -> LogEntry | SnapshotChunk:
+        while True:
+            for entry in self._cursor.rest:
+                return entry
+            if not self._enter_next():
+                raise StopIteration
+
+
+class Entries(_Items):
     """An iterator of log entries, and of snapshot chunks where the log was compacted. Made by ``entries()``.
 
     Iterate, or take one with :meth:`get`. Nothing is asked before the first entry is wanted. To stop before the end,
@@ -115,20 +139,6 @@ class Entries:
         if waiter.error is not None:
             raise waiter.error
 
-    def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
-        # Faster than a call of __next__ for each entry; what a loop leaves is there for the next one.
-        is_more = True
-        while is_more:
-            yield from self._cursor.rest
-            is_more = self._enter_next()
-
-    def __next__(self) -> LogEntry | SnapshotChunk:
-        while True:
-            for entry in self._cursor.rest:
-                return entry
-            if not self._enter_next():
-                raise StopIteration
-
     def __del__(self) -> None:
         # A ``break`` leaves the stream open. The garbage collector may run at any time, so this only takes note.
         if self._request is not None and not self._request.is_done:
@@ -160,7 +170,7 @@ class Entries:
 # -- the log as it grows -----------------------------------------------------------------------------------------------
 
 
-class Subscriber:
+class Subscriber(_Items):
     """An endless iterator of log entries: those that are there, then each new one. Made by ``subscribe()``.
 
     Use it as a context manager. No index comes twice or out of order, whoever leads; what was missed while the link was
@@ -280,20 +290,6 @@ class Subscriber:
         if self._runner is not None:
             self._engine.detach(self._runner)  # which wakes a reader, or raises where it may not be called
         self._closed = True
-
-    def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
-        # Faster than a call of __next__ for each entry; what a loop leaves is there for the next one.
-        is_more = True
-        while is_more:
-            yield from self._cursor.rest
-            is_more = self._enter_next()
-
-    def __next__(self) -> LogEntry | SnapshotChunk:
-        while True:
-            for entry in self._cursor.rest:
-                return entry
-            if not self._enter_next():
-                raise StopIteration
 
     def _enter_next(self) -> bool:
         try:

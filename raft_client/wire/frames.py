@@ -100,14 +100,6 @@ def encode_uint32(number: int) -> bytes:
     return frame
 
 
-def decode_uint32(frame: Buffer) -> int:
-    """Raises ProtocolError when the frame is empty or the number exceeds 2^32 - 1."""
-    number = decode_uint(frame)
-    if number > _MAX_UINT32:
-        raise ProtocolError("an unsigned integer of more than 32 bits")
-    return number
-
-
 def encode_bool(value: bool) -> bytes:
     """``01`` or the empty frame."""
     return b"\x01" if value else b""

@@ -82,13 +82,6 @@ class Hello:
                 return build(cls, peer_id, incarnation, _texts(names), more[0] if more else None)
         raise ProtocolError("a hello without version, peer id, incarnation and capabilities")
 
-    @classmethod
-    def from_request_id(cls, request_id: bytes) -> Hello:
-        """Raises ProtocolError, also if it is not one; see :func:`is_hello`."""
-        if not is_hello(request_id):
-            raise ProtocolError("a request id that does not say hello")
-        return cls.from_frame(request_id[len(_PREFIX) :])
-
     def knows(self, capability: Capability) -> bool:
         """Whether messages of this kind may be sent to it."""
         return capability in self.capabilities

@@ -249,8 +249,15 @@ class Link(BaseLink[AioDriver]):
             self.use(None)
             self._gone.set()
         machine.receive(events, self.now())
-        due = min(requests.silence.deadline, requests.absence.deadline)
-        if machine.actions or output.unflushed or machine.is_watching or due < self._wakes_at:
+        due, watching = min(requests.silence.deadline, requests.absence.deadline), machine.watching
+        # The last two are :attr:`ClientMachine.is_watching`, in line.
+        if (
+            machine.actions
+            or output.unflushed
+            or due < self._wakes_at
+            or watching.table.keys
+            or watching.prefixes.watches
+        ):
             self.perform()  # otherwise nothing is due earlier than before
         if self._ack_timer is None and self.loop is not None:
             # Also for what the connection itself has to answer, QoS 2 for example.

@@ -73,10 +73,6 @@ class Absence:
         self.is_meaningless = False
         self.end()
 
-    def says(self, reason_code: int) -> bool:
-        """Whether a PUBACK with this reason code says that its request is lost."""
-        return reason_code == NO_MATCHING_SUBSCRIBERS and not self.is_meaningless
-
     def lost(self, now: float, *, again: bool) -> None:
         """A request is lost; ``again``: it is the one that was repeated."""
         if not self.is_on:

@@ -21,7 +21,7 @@ from typing import Final
 
 import attrs
 
-from statestore_client.core.absence import Absence
+from statestore_client.core.absence import NO_MATCHING_SUBSCRIBERS, Absence
 from statestore_client.core.actions import FLUSH_EVERY, Output, Waiter
 from statestore_client.core.request import (
     OnAnswer,
@@ -441,7 +441,7 @@ class RequestTable:
             return
         if not request.resent:
             self.silence.round_trip.measured(now.monotonic - request.sent_at)
-        is_lost = self.absence.says(event.reason_code)
+        is_lost = event.reason_code == NO_MATCHING_SUBSCRIBERS and not self.absence.is_meaningless
         if request.stage is Stage.SENT:
             if event.reason_code >= FIRST_ERROR:
                 error = refused_publication(event.reason_code, request.resent, request.command)

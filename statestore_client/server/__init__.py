@@ -17,8 +17,7 @@ from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import StoreLimits
 from statestore_client.server.store.keyspace import ScanLimits
 from statestore_client.server.testing.controls import ServerClock
-from statestore_client.server.testing.embedded_server import AccessOptions, EmbeddedServer
-from statestore_client.server.testing.embedded_site import EmbeddedSite
+from statestore_client.server.testing.embedded_server import AccessOptions, EmbeddedServer, EmbeddedSite
 from statestore_client.server.testing.faults import Fault, FaultOptions, Faults
 from statestore_client.server.testing.recording import (
     ClientConnected,

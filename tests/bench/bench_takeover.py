@@ -37,7 +37,8 @@ from statestore_client.server.broker.records import GrantRecord, SessionRecord
 from statestore_client.server.broker.subscriptions import GrantedSubscription
 from statestore_client.server.journal import Changes, Journal, Record, Stream, Subject, WriteBatch, seal
 from statestore_client.server.runtime.storage.standby import Standby
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import KEEP_ALL, StateStore
 from statestore_client.server.store.durability import KeyRecord
 from statestore_client.wire.commands import Set

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 from measure import Options, Report, peak_bytes, run_parts
 
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import RequestContext, StateStore, StoreLimits
 from statestore_client.wire.commands import Get, Set, decode_command
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock

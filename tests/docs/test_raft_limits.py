@@ -31,7 +31,7 @@ from raft_client.server.runtime import (
     compaction,
     curve_keys,
     machine_runner,
-    metrics_page,
+    metrics,
     peer,
     sockets,
 )
@@ -103,7 +103,7 @@ FIXED: Final[dict[str, Any]] = {
     "entries in which a follower looks for the start of a term": follower._MAX_BACK,
     "requests to one peer whose late answers are understood": peer.REMEMBERED,
     "terms and indexes": node._MAX_NUMBER,
-    "readers of the page of figures": metrics_page._CONNECTIONS,
+    "readers of the page of figures": metrics._CONNECTIONS,
     "peers of an embedded cluster": embedded_cluster._MOST_PEERS,
     "silence of a client that watches": WATCHES.silence_s,
     "changes that are remembered for watches": WATCHES.history_bytes,

@@ -25,7 +25,8 @@ from statestore_client.errors import StateStoreError
 from statestore_client.mqtt.packets import Connect, Publish, PublishProperties, Subscribe, Subscription, Will, encode
 from statestore_client.mqtt.packets.decoder import MessageDecoder, PacketDecoder
 from statestore_client.server.runtime.transport.connection import _PIECE
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import StateStore
 from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.instant import Instant

@@ -11,8 +11,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from support import spark_gates
 from support.spark_gates import Gate
 
-from raft_client.spark.sink import stream_writer
-from raft_client.spark.source import ZmqRaftDataSource
+from raft_client.spark.source import ZmqRaftDataSource, stream_writer
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,7 +15,7 @@ from pyspark.sql.types import BinaryType, LongType, StructType
 
 from raft_client import InvalidDataError, RaftClient, SettingsError
 from raft_client.spark import register
-from raft_client.spark.sink import batch_writer
+from raft_client.spark.source import batch_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

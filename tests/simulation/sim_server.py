@@ -13,7 +13,7 @@ from statestore_client.errors import PacketError
 from statestore_client.mqtt.packets import PacketDecoder
 from statestore_client.server.broker import Broker, Connection
 from statestore_client.server.service.response_cache import ResponseCacheLimits
-from statestore_client.server.service.service import TOKEN_KEY_BYTES
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.store import Outcome, RequestContext, StateStore
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HybridLogicalClock

@@ -15,7 +15,8 @@ from statestore_client.server.broker import Broker, BrokerLimits
 from statestore_client.server.journal import Changes, Journal, Stream, StreamTables, Subject, Timeline, WriteBatch, seal
 from statestore_client.server.runtime.storage.standby import Standby
 from statestore_client.server.service.response_cache import ResponseCacheLimits
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import KEEP_ALL, Persistence, StateStore
 from statestore_client.wire.commands import Command, Condition, Del, Get, KeyNotify, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock

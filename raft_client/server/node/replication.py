@@ -56,13 +56,11 @@ class Replication:
     def __init__(self, state: NodeState, peers: PeerRequests, snapshots: SnapshotSender) -> None:
         self._state, self._peers, self._snapshots = state, peers, snapshots
         self.followers: dict[str, FollowerProgress] = {}
-        self.leads_since: float = math.inf
 
     # -- leading -------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """This peer leads from now on."""
-        self.leads_since = self._state.now
         self.followers.clear()
         self._snapshots.clear()
         self.settle_members()
@@ -71,7 +69,6 @@ class Replication:
         """It does not any more."""
         self.followers.clear()
         self._snapshots.clear()
-        self.leads_since = math.inf
 
     def settle_members(self) -> None:
         """Follow a configuration that has just been appended."""

@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from random import Random
 
+    from statestore_client.server.kvstore.floods import FloodRate
     from statestore_client.server.kvstore.peers import SiteEvent
-    from statestore_client.server.kvstore.replica import FloodRate, Replica
+    from statestore_client.server.kvstore.replica import Replica
 
 # -- links -------------------------------------------------------------------------------------------------------------
 #

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from random import Random
 
     from statestore_client.server.kvstore.area import Area
-    from statestore_client.server.kvstore.replica import Path
+    from statestore_client.server.kvstore.floods import Path
     from statestore_client.wire.kvstore.value import Value
 
 

@@ -28,7 +28,8 @@ from statestore_client.server.runtime.storage.disk_storage import Disk
 from statestore_client.server.runtime.transport.connection import ServerConnection
 from statestore_client.server.runtime.transport.listeners import Listeners
 from statestore_client.server.runtime.transport.tls import TlsFiles
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import SiteStore, StateStore, StoreLimits
 from statestore_client.wire.hlc import HybridLogicalClock
 

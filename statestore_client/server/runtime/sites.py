@@ -17,6 +17,7 @@ from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.bridge import RESERVED_BYTES, Bridge, BridgeOptions, NotExported
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.area_store import AreaLimits
+from statestore_client.server.kvstore.floods import FloodRate
 from statestore_client.server.kvstore.members import SiteSettings
 from statestore_client.server.kvstore.own_keys import KeyContested, KeyLost, OwnNameInUse
 from statestore_client.server.kvstore.peers import (
@@ -29,7 +30,6 @@ from statestore_client.server.kvstore.peers import (
     Synced,
     SyncWaits,
 )
-from statestore_client.server.kvstore.replica import FloodRate
 from statestore_client.server.kvstore.site import Site
 from statestore_client.server.runtime.clock import Alarm
 from statestore_client.server.runtime.fairness import SLICE_S

@@ -13,7 +13,7 @@ KEYNOTIFY of a client that cannot be told         ``-ERR`` and why (a hosted sto
 not QoS 1, or no correlation data                 ``-ERR syntax error``; the service's dialect adds status 400 and why
 malformed payload                                 the refusal of :func:`~statestore_client.wire.commands.decode_command`
 not authorized                                    ``-ERR not authorized``
-a continuation token of somebody else             ``-ERR syntax error``; see :class:`ScanTokens`
+a continuation token of somebody else             ``-ERR syntax error``; see :mod:`.scan_tokens`
 SET, DEL or VDEL of a read-only key               the same: other sites alone say what is there
 the same SET, DEL or VDEL again                   the same response again; nothing is executed
 ``__ts`` or ``__ft`` that is not a timestamp      ``-ERR malformed timestamp``
@@ -36,12 +36,10 @@ Source: state store protocol, "State store system topic, QoS, and required MQTT5
 
 from __future__ import annotations
 
-import struct
 from collections import defaultdict
 from functools import lru_cache, partial
-from hashlib import blake2b, sha256, shake_256
-from hmac import compare_digest
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from hashlib import blake2b, sha256
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
@@ -71,8 +69,9 @@ from statestore_client.server.broker.application import (
     Told,
     refuse_response_topic,
 )
-from statestore_client.server.journal import DamagedRecordError, PlainRecord, Stream, load, records_in
+from statestore_client.server.journal import DamagedRecordError
 from statestore_client.server.service.response_cache import ResponseCache, ResponseCacheLimits
+from statestore_client.server.service.scan_tokens import ScanTokens
 from statestore_client.server.store import Change, Outcome, RequestContext
 from statestore_client.wire.commands import Command, Del, Get, KeyNotify, Scan, Set, VDel, decode_command, is_key_notify
 from statestore_client.wire.hlc import HlcTimestamp
@@ -178,114 +177,6 @@ def _parse_token(text: str) -> HlcTimestamp:
 #: A writer sends the same token with each of its requests. As the same object again it passes the mark that it has set
 #: itself without a comparison, and a thousand marked keys hold one token.
 TOKENS: Final = BoundedCache(_parse_token)
-
-
-# -- scan tokens -------------------------------------------------------------------------------------------------------
-#
-# Continuation tokens of SCAN, sealed: where the next page begins is often a key that its reader may not read.
-#
-# A page ends at the last key that was looked at, whether or not it matched: who may read ``*/public`` would learn the
-# names of all other keys, and could put the window where it likes. So a token is encrypted and authenticated, with a
-# key of the store's own. It holds the place, and means something only together with what it was made for: the user and
-# the pattern. A token that was altered, or is another user's, another pattern's or another store's, is a syntax error.
-#
-# The construction is that of SIV (RFC 5297), on what the standard library has: the tag is a keyed BLAKE2b over all that
-# is sealed or belongs to it, and the place is masked with SHAKE256 of another key and the tag. The moment is sealed as
-# well, so that no two tokens are equal, and the length of the place is rounded up: neither tells of the key in it.
-#
-# The key also gives the store a name that clients may know: whoever finds another one knows that this store is not the
-# one that was there before, but has begun empty.
-#
-# Invariant: the key is on the disk, or in the log, before the answer to any write is sent, or any token that was made
-# with it: after a restart or a failover a listing goes on, and the name is the same. Without a journal it ends with the
-# store, as the keys do.
-
-
-#: Of the key: one half authenticates, the other one encrypts.
-TOKEN_KEY_BYTES: Final = 64
-_HALF: Final = TOKEN_KEY_BYTES // 2
-
-_TAG_BYTES: Final = 16
-#: Monotonic seconds, and the length of the place.
-_HEAD: Final = struct.Struct(">dI")
-#: A place is padded to a multiple of this, or of an eighth of its length.
-_BLOCK: Final = 64
-
-_SUBJECT: Final = b"key"
-
-
-@attrs.frozen
-class _KeyRecord(PlainRecord):
-    key: bytes = attrs.field(repr=False)
-
-
-class ScanTokens:
-    """Seals and opens. ``key`` has ``TOKEN_KEY_BYTES`` random bytes; an earlier life's takes its place."""
-
-    __slots__ = ("_key", "_stream", "is_written")
-
-    def __init__(self, key: bytes, journal: Journal | None) -> None:
-        self._key = key
-        self._stream = None if journal is None else journal[Stream.TOKENS]
-        #: Whether the journal has the key, if there is one.
-        self.is_written: bool = journal is None
-
-    @property
-    def store_id(self) -> str:
-        """The name of the store: it tells nothing of the key."""
-        return blake2b(b"the name of the store", digest_size=8, key=self._key[:_HALF]).hexdigest()
-
-    def write(self) -> None:
-        """Have the key written down."""
-        if self._stream is not None:
-            self._stream.put(_SUBJECT, _KeyRecord(self._key))
-        self.is_written = True
-
-    def seal(self, place: bytes, user: str | None, pattern: bytes, moment: float) -> bytes:
-        """The token for this place, made at ``moment`` (monotonic seconds)."""
-        plain = _HEAD.pack(moment, len(place)) + place
-        block = max(_BLOCK, 1 << (len(plain).bit_length() - 3))
-        plain += bytes(-len(plain) % block)
-        tag = self._tag(plain, user, pattern)
-        return tag + self._masked(plain, tag)
-
-    def open(self, token: bytes, user: str | None, pattern: bytes) -> bytes:
-        """The place. Raises RequestSyntaxError for a token that was not made for this user and pattern."""
-        tag = token[:_TAG_BYTES]
-        plain = self._masked(token[_TAG_BYTES:], tag)
-        if len(plain) < _BLOCK or not compare_digest(tag, self._tag(plain, user, pattern)):
-            raise RequestSyntaxError
-        _, length = _HEAD.unpack_from(plain)
-        return plain[_HEAD.size : _HEAD.size + length]
-
-    def restore(self, storage: StoredRecords) -> None:
-        """Go on with the key of an earlier life, if it has made a token. Raises DamagedRecordError."""
-        self._take(load(storage, Stream.TOKENS))
-
-    def absorb(self, batch: WriteBatch) -> None:
-        """Follow another server, which wrote this batch. Raises DamagedRecordError."""
-        for changes in batch.changes:
-            if changes.stream is Stream.TOKENS:
-                self._take(records_in(changes))
-
-    def _take(self, rows: Iterable[tuple[Any, Any]]) -> None:
-        for _, fields in rows:
-            match fields:
-                case (bytes() as key,) if len(key) == TOKEN_KEY_BYTES:
-                    self._key, self.is_written = key, True
-                case _:
-                    raise DamagedRecordError("the record of the key of continuation tokens")
-
-    def _tag(self, plain: bytes, user: str | None, pattern: bytes) -> bytes:
-        made_for = repr((user, pattern)).encode("utf-8", "surrogatepass")
-        hashed = blake2b(struct.pack(">I", len(made_for)), digest_size=_TAG_BYTES, key=self._key[:_HALF])
-        hashed.update(made_for)
-        hashed.update(plain)
-        return hashed.digest()
-
-    def _masked(self, data: bytes, tag: bytes) -> bytes:
-        mask = shake_256(self._key[_HALF:] + tag).digest(len(data))
-        return (int.from_bytes(data, "big") ^ int.from_bytes(mask, "big")).to_bytes(len(data), "big")
 
 
 # -- service -----------------------------------------------------------------------------------------------------------

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Final, TypedDict
 import attrs
 
 from statestore_client import thread_locks
-from statestore_client.errors import ReplicatedLogError
+from statestore_client.errors import ClosedError, ReplicatedLogError
 from statestore_client.server.broker import BrokerLimits
+from statestore_client.server.checks import LONGEST_S, check_seconds
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
 from statestore_client.server.runtime.security.files import AccessRules
 from statestore_client.server.runtime.settings import Endpoints, ServerSettings, SiteEndpoints
@@ -33,8 +34,8 @@ from statestore_client.server.runtime.storage import erase_data
 from statestore_client.server.runtime.transport.tls import ServerTls
 from statestore_client.server.store import StoreLimits
 from statestore_client.server.testing.controls import ControlledServer, Controls
-from statestore_client.server.testing.embedded_site import EmbeddedSite
 from statestore_client.thread_locks import Flag
+from statestore_client.wire.kvstore.messages import LostKey
 from statestore_client.wire.protocol import Dialect
 
 if TYPE_CHECKING:
@@ -42,8 +43,10 @@ if TYPE_CHECKING:
     from typing import Self
 
     from statestore_client.server.broker import Counters
+    from statestore_client.server.kvstore.peers import Synced
     from statestore_client.server.runtime.security.security import TokenVerifier
     from statestore_client.server.runtime.server import Server
+    from statestore_client.server.runtime.sites import SitePeering
     from statestore_client.server.service.service import Authorizer
     from statestore_client.server.testing.recording import Hooks
 
@@ -414,3 +417,77 @@ class ServerThread:
             await self._server.stop()
         if self._server.failure is not None:
             raise self._server.failure
+
+
+# -- its site ----------------------------------------------------------------------------------------------------------
+
+
+class EmbeddedSite:
+    """The site of a server, as its program sees it: whether it has synced, and which of its keys it has lost.
+
+    Any thread may call these. :attr:`EmbeddedServer.site` makes it, for the site that runs at that time: a server of a
+    log has one while it is the active one, and another of the same name, which begins anew, another time.
+    """
+
+    def __init__(self, server: ControlledServer, peering: SitePeering) -> None:
+        self._server = server
+        self._peering = peering
+
+    def __repr__(self) -> str:
+        return f"<EmbeddedSite {self.name!r}, {'synced' if self.is_synced else 'not synced yet'}>"
+
+    @property
+    def name(self) -> str:
+        """What the other sites call it."""
+        return self._peering.site.settings.name
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether the syncs of its start are over: it has what the others had, or none could be reached in time."""
+        return self._peering.synced.done() and self._peering.synced.result() is not None
+
+    def wait_synced(self, timeout: float | None = None) -> bool:
+        """Wait for :attr:`is_synced`; False if that takes longer than ``timeout`` seconds.
+
+        Raises ClosedError if the server is stopped before, and RuntimeError in the thread of the server's own event
+        loop: await :meth:`wait_synced_async` there.
+        """
+        _check_timeout(timeout)
+        if self._server.is_here and not self._peering.synced.done():
+            raise RuntimeError("waiting here would stop the server: await wait_synced_async()")
+        try:
+            return _is_over(self._peering.synced.result(timeout))
+        except TimeoutError:
+            return False
+
+    async def wait_synced_async(self, timeout: float | None = None) -> bool:
+        """:meth:`wait_synced`, in any event loop."""
+        _check_timeout(timeout)
+        synced = asyncio.wrap_future(self._peering.synced)
+        # One that stops waiting must not cancel what others wait for, as wait_for() would.
+        done, _ = await asyncio.wait({synced}, timeout=timeout)
+        return bool(done) and _is_over(synced.result())
+
+    def lost_keys(self) -> list[LostKey]:
+        """Keys that were ``set`` here and that another site has overridden since, the last one at the end; without
+        those that were said anew, cleared or erased. The last 4,096 of each area are remembered.
+        """
+        return self._server.call(self._lost_keys)
+
+    def _lost_keys(self) -> list[LostKey]:
+        return [
+            LostKey(area, loss.key, loss.originator, loss.version)
+            for area, replica in self._peering.site.replicas.items()
+            for loss in replica.contents.own.lost
+        ]
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None:
+        check_seconds("timeout", timeout, -LONGEST_S)
+
+
+def _is_over(synced: Synced | None) -> bool:
+    if synced is None:
+        raise ClosedError("the site was stopped before it had synced")
+    return True

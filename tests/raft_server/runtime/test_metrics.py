@@ -19,8 +19,7 @@ from support.raft_peers import SERVE
 from raft_client import AsyncRaftClient, RaftClient
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.settings import NodeSettings
-from raft_client.server.runtime.metrics import render
-from raft_client.server.runtime.metrics_page import MetricsPage, Readiness
+from raft_client.server.runtime.metrics import MetricsPage, Readiness, render
 from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.wire.configuration import Peer

@@ -13,7 +13,8 @@ from support.broker_driver import World
 
 from statestore_client.mqtt.packets import Puback, Publish
 from statestore_client.server.broker.administration import Administration
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import StateStore
 from statestore_client.wire.administration import CONTROL_TOPIC, RetainedInfo, SessionInfo
 from statestore_client.wire.hlc import HybridLogicalClock

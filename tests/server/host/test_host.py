@@ -12,7 +12,8 @@ from support.durable_store import batch_of
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
 from statestore_client.server.host.host import Acknowledge, Host, Send
 from statestore_client.server.journal import DamagedRecordError, Journal, Stream, StreamTables
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import StateStore
 from statestore_client.wire.commands import Get, KeyNotify, Set
 from statestore_client.wire.hlc import HybridLogicalClock

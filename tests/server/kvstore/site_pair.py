@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.area_store import DEFAULT_LIMITS, AreaLimits
+from statestore_client.server.kvstore.floods import FloodRate
 from statestore_client.server.kvstore.members import SiteSettings
 from statestore_client.server.kvstore.own_keys import DEFAULT_KEY_TTL_MS
 from statestore_client.server.kvstore.peers import PeerState
-from statestore_client.server.kvstore.replica import FloodRate, Replica, SitePeer
+from statestore_client.server.kvstore.replica import Replica, SitePeer
 from statestore_client.server.kvstore.site import Site
 from statestore_client.wire.kvstore.codec import decode, encode
 from statestore_client.wire.kvstore.messages import Failure, Hello, Message, RangeSumsReply

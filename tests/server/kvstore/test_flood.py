@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from site_pair import AREA, OneSite
 
-from statestore_client.server.kvstore.replica import FloodLimiter, FloodRate
+from statestore_client.server.kvstore.floods import FloodLimiter, FloodRate
 from statestore_client.wire.kvstore.codec import encode
 from statestore_client.wire.kvstore.messages import Flood
 from statestore_client.wire.kvstore.value import Value

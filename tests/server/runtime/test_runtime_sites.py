@@ -34,9 +34,10 @@ from statestore_client.errors import ClosedError, InvalidArgumentError, Settings
 from statestore_client.kvstore import LostKey, SiteClient
 from statestore_client.server import EmbeddedServer, Hooks, SiteSynced
 from statestore_client.server.kvstore.area import Area
+from statestore_client.server.kvstore.floods import FloodRate
 from statestore_client.server.kvstore.members import DOWN_S, SiteSettings
 from statestore_client.server.kvstore.peers import SyncWaits
-from statestore_client.server.kvstore.replica import FloodRate, Replica
+from statestore_client.server.kvstore.replica import Replica
 from statestore_client.server.runtime import sites
 from statestore_client.server.runtime.security import site_keys
 from statestore_client.server.runtime.security.site_keys import SiteKeys

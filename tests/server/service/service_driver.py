@@ -10,7 +10,8 @@ import attrs
 from statestore_client.mqtt.packets.types import Publish, PublishProperties
 from statestore_client.server.broker.application import Effect, InOrder, ReportClock, ReportDenial, Route
 from statestore_client.server.service.response_cache import ResponseCacheLimits
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import StateStore, StoreLimits
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HybridLogicalClock

@@ -11,7 +11,8 @@ from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.bridge import RESERVED_BYTES
 from statestore_client.server.broker import Route
 from statestore_client.server.journal import Journal
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import KEEP_ALL, Outcome, Persistence, RequestContext, SiteStore, StateStore
 from statestore_client.wire.commands import Command, Get
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock

@@ -19,7 +19,8 @@ from statestore_client.errors import FencingTokenTooOldError, RequestClockSkewEr
 from statestore_client.mqtt.packets import Publish, PublishProperties
 from statestore_client.server.broker import ReportClock, Route
 from statestore_client.server.journal import Journal
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import Outcome, RequestContext, StateStore
 from statestore_client.wire.commands import Command, Condition, Get, Set
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock

@@ -11,7 +11,7 @@ from support.durable_broker import MemoryStorage
 
 from statestore_client.mqtt.packets import Publish
 from statestore_client.server.journal import Stream
-from statestore_client.server.service.service import TOKEN_KEY_BYTES
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
 from statestore_client.server.store import Persistence
 from statestore_client.wire.commands import Del, Get, Scan, Set
 from statestore_client.wire.protocol import Dialect

@@ -50,7 +50,8 @@ from statestore_client.server.runtime.security.security import Security
 from statestore_client.server.runtime.storage.disk_storage import Disk
 from statestore_client.server.runtime.transport.peers import Peers
 from statestore_client.server.service.response_cache import ResponseCacheLimits
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import StateStore, StoreLimits
 from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.messages import Closed, Connected, Published, Subscribed

@@ -54,7 +54,8 @@ from statestore_client.server.runtime.storage.files import (
     unpack,
 )
 from statestore_client.server.runtime.storage.log_store import records_of
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import StateStore
 from statestore_client.wire.administration import RetainedInfo, SessionInfo
 from statestore_client.wire.hlc import HybridLogicalClock

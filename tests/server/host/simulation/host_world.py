@@ -27,7 +27,8 @@ from statestore_client.server.journal import Done, Journal, StreamTables, Timeli
 from statestore_client.server.runtime.storage.group_commit import GroupCommit
 from statestore_client.server.runtime.storage.standby import Standby
 from statestore_client.server.service.response_cache import ResponseCacheLimits
-from statestore_client.server.service.service import TOKEN_KEY_BYTES, StateStoreService
+from statestore_client.server.service.scan_tokens import TOKEN_KEY_BYTES
+from statestore_client.server.service.service import StateStoreService
 from statestore_client.server.store import StateStore
 from statestore_client.wire.commands import Del, KeyNotify, Set, VDel
 from statestore_client.wire.hlc import HlcTimestamp, HybridLogicalClock

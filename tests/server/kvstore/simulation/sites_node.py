@@ -8,10 +8,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from statestore_client.server.kvstore.area import Area
+from statestore_client.server.kvstore.floods import FloodRate
 from statestore_client.server.kvstore.members import DOWN_S, SiteSettings
 from statestore_client.server.kvstore.own_keys import OwnNameInUse
 from statestore_client.server.kvstore.peers import MalformedMessage, NameInUse
-from statestore_client.server.kvstore.replica import FloodRate
 from statestore_client.server.kvstore.site import Site
 from statestore_client.server.kvstore.sync import RangeSums
 from statestore_client.wire.kvstore.codec import decode

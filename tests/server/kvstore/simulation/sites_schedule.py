@@ -14,8 +14,8 @@ from sites_world import Edge, World
 
 from statestore_client.server.kvstore import sync
 from statestore_client.server.kvstore.area_store import SYNC_BYTES
+from statestore_client.server.kvstore.floods import FloodRate
 from statestore_client.server.kvstore.peers import PeerState
-from statestore_client.server.kvstore.replica import FloodRate
 
 #: Seconds until stores that can reach each other are equal, when nothing fails any more. It is less than the time after
 #: which stores are compared in any case, so that nothing hides behind that; four errors in a row cost 32 s.

@@ -13,9 +13,10 @@ from support.schedules import Mutants, seeds_near
 from statestore_client.server.kvstore import area_store, members, replica
 from statestore_client.server.kvstore.area import Area
 from statestore_client.server.kvstore.area_store import MergeResult
+from statestore_client.server.kvstore.floods import FloodLimiter, Path
 from statestore_client.server.kvstore.members import Members
 from statestore_client.server.kvstore.own_keys import OwnKey, OwnKeys
-from statestore_client.server.kvstore.replica import FloodLimiter, Path, Replica
+from statestore_client.server.kvstore.replica import Replica
 from statestore_client.server.kvstore.site import Site
 from statestore_client.server.kvstore.sync import Phase, RangeSums, SyncSession
 from statestore_client.wire.kvstore.messages import Hello

@@ -168,6 +168,8 @@ class StreamRunner:
                 requests.again(self._submitted[call], last, now)
             case Cancel(call=call, last=last) if call in self._submitted:
                 requests.cancel(self._submitted.pop(call), now, last=last)
+            case Listen(url=url) if requests.leader_url is None:
+                self.machine.connection_lost(url, now)  # who said so leads no more, and another one will say where
             case Listen(url=url):
                 self._url = url
                 requests.emit(Subscribe(self, url, self._ident, requests.leader_url))

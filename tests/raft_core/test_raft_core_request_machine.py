@@ -10,6 +10,9 @@ from raft_network import IDENT, ClientDriver, SimCluster, append, url_of
 
 from raft_client.core.calls import Custom, GetConfig, GetLogInfo, UpdatePeers
 from raft_client.core.leader_search import Backoff
+from raft_client.core.requests import Subscribe
+from raft_client.core.stream_runners import StreamRunner
+from raft_client.core.subscription import Subscription
 from raft_client.errors import (
     ClientClosedError,
     ClusterBusyError,
@@ -328,3 +331,20 @@ def test_pauses_grow_and_differ() -> None:
     shaken = {Backoff().delay(50, Random(seed)) for seed in range(100)}
     assert len(shaken) == 100
     assert all(0.18 <= delay <= 0.3 for delay in shaken)
+
+
+def test_nobody_listens_where_a_former_leader_broadcasts(client: ClientDriver) -> None:
+    """It has said where, and leads no more when somebody begins to listen: with keys it is not known then whose is
+    expected there. The subscription asks again.
+    """
+    runner = StreamRunner(client.machine, IDENT)
+    runner.machine = subscription = Subscription(IDENT, 0)
+    subscription.start(client.time)
+    runner.settle(client.time)
+    assert subscription._finder is not None
+    subscription.finished(subscription._finder, "tcp://pub/1", client.time)
+    assert client.machine.leader_url is None
+    runner.settle(client.time)
+    assert [each for each in client.machine.take_actions() if isinstance(each, Subscribe)] == []
+    assert subscription.error is None
+    assert subscription._find_at is not None

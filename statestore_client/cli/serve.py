@@ -439,9 +439,11 @@ def site_of(options: dict[str, Any]) -> SiteEndpoints | None:
     """None for a server that is not a site. Raises click's UsageError."""
     name, listen = options["site"], options["site_listen"]
     if name is None:
-        for option in ("site_listen", "peer", "area", "curve_keys", "site_export", "site_import", *_LIMITS):
-            if options[option]:
-                raise click.UsageError(f"--{option.replace('_', '-')} needs --site NAME")
+        others = ("site_listen", "peer", "area", "curve_keys", "site_export", "site_import")
+        given = [option for option in others if options[option]]
+        given += [option for option in _LIMITS if options[option] is not None]  # 0 is a time that may be meant
+        if given:
+            raise click.UsageError(f"--{given[0].replace('_', '-')} needs --site NAME")
         return None
     is_open = options["curve_keys"] is None and not options["insecure"]
     if listen is not None and is_open and not _is_local(listen):

@@ -176,6 +176,7 @@ def test_metrics_tell_of_the_site(site: Callable[..., SiteProcess]) -> None:
         (["--site", "a", "--peer", "tcp://127.0.0.1:1", "--site-max-keys", "0"], "--site-max-keys: max_keys must"),
         (["--site", "a", "--peer", "tcp://127.0.0.1:1", "--site-max-bytes", "-1"], "--site-max-bytes: max_bytes must"),
         (["--site-max-keys", "5"], "--site-max-keys needs --site NAME"),
+        (["--site-sync-timeout", "0"], "--site-sync-timeout needs --site NAME"),
         (["--site", "a/b", "--peer", "tcp://127.0.0.1:1", "--site-import"], "so its name has no '/'"),
         (["--site", "a"], "neither listens nor dials other sites"),
         (["--site", "", "--peer", "tcp://127.0.0.1:1"], "the name of a site has 1 to 255 bytes"),

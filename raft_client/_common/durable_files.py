@@ -13,6 +13,7 @@ import errno
 import os
 import sys
 from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -30,6 +31,8 @@ _FULL_SYNC: Final[int | None] = getattr(fcntl, "F_FULLFSYNC", None)
 _UNKNOWN: Final = (errno.EINVAL, errno.ENOTSUP, errno.ENOTTY)
 #: Without what a file's dates would cost. macOS and Windows do not have it.
 _sync: Final = getattr(os, "fdatasync", os.fsync)
+#: Of a new file, for its owner's eyes only: hashes can be guessed at.
+_NEW_MODE: Final = 0o600
 _BINARY: Final = getattr(os, "O_BINARY", 0)  # of Windows
 #: Of Linux: a read that finds something not in memory fails, and does not wait.
 _NOWAIT: Final[int | None] = getattr(os, "RWF_NOWAIT", None)
@@ -62,6 +65,32 @@ def sync_folder(path: str | os.PathLike[str]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a new file and rename it, so that readers see the old one or the new one; on the disk when this returns.
+
+    Owner, group and mode are those of the file before, as far as this user may give them. Raises OSError.
+    """
+    path = path.resolve()  # a link goes on to point there
+    before = path.stat() if path.exists() else None
+    written = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _NEW_MODE)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if before is not None:
+            for owner, group in ((-1, before.st_gid), (before.st_uid, -1)):
+                with suppress(PermissionError):  # not everybody may give a file away
+                    os.chown(written, owner, group)
+            written.chmod(before.st_mode & 0o777)
+        written.replace(path)
+    except BaseException:
+        written.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
 
 
 class File(Protocol):

@@ -21,6 +21,7 @@ import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from raft_client._common.durable_files import replace_file
 from statestore_client.errors import SettingsError
 from statestore_client.server.runtime.replication.internal import (
     SECOND_COMES,
@@ -29,7 +30,6 @@ from statestore_client.server.runtime.replication.internal import (
     secrets_in,
 )
 from statestore_client.server.runtime.replication.settings import ReplicaSettings
-from statestore_client.server.runtime.security.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import re
 from base64 import b64decode
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
-from raft_client._common.durable_files import sync_folder
 from statestore_client.errors import SettingsError
 from statestore_client.server.access import RuleSet
 from statestore_client.server.checks import check_text
@@ -277,35 +275,3 @@ def _elements(der: bytes) -> Iterator[tuple[int, bytes]]:
             size = int.from_bytes(der[pos + 2 : start], "big")
         pos = start + size
         yield tag, der[start:pos]
-
-
-# -- replacing one -----------------------------------------------------------------------------------------------------
-
-#: Of a new file, for its owner's eyes only: hashes can be guessed at.
-_MODE: Final = 0o600
-
-
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a new file and rename it, so that readers see the old one or the new one; on the disk when this returns.
-
-    Owner, group and mode are those of the file before, as far as this user may give them. Raises OSError.
-    """
-    path = path.resolve()  # a link goes on to point there
-    before = path.stat() if path.exists() else None
-    written = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        if before is not None:
-            for owner, group in ((-1, before.st_gid), (before.st_uid, -1)):
-                with suppress(PermissionError):  # not everybody may give a file away
-                    os.chown(written, owner, group)
-            written.chmod(before.st_mode & 0o777)
-        written.replace(path)
-    except BaseException:
-        written.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)

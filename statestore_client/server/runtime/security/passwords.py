@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from raft_client._common.durable_files import replace_file
 from statestore_client.errors import InvalidArgumentError, SettingsError
 from statestore_client.server.checks import check_kind
-from statestore_client.server.runtime.security.files import WatchedFile, replace_file
+from statestore_client.server.runtime.security.files import WatchedFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,6 +5,8 @@
     bonn.key            the public key of the site bonn; oslo.key, rome.key: of the others
     bonn.key_secret     the key pair of the site bonn; on its own machine only, and readable by its user only
     clients/a.key       the public key of a client; the name is for people
+    also/oslo.key       a second key of oslo, and also/clients/a.key of a client, while keys are changed: either is let
+                        in, and where the one does not answer the other is expected
 
 The directory is that of a peer of a Raft cluster, with names of sites in place of ids. It is read again while the site
 runs: a key that is added or taken away counts for connections that begin more than a second later. The own pair is read
@@ -31,6 +33,7 @@ logger: Final = logging.getLogger("statestore_client.server")
 
 _READ_AGAIN_S: Final = 1.0
 _CLIENTS: Final = "clients"
+_ALSO: Final = "also"
 
 
 class SiteKeys:
@@ -49,15 +52,17 @@ class SiteKeys:
         self._faults: set[str] = set()
         self._read_at = -math.inf
         self._sites: dict[str, bytes] = {}
+        self._also: dict[str, bytes] = {}  # second keys of sites
         self._users: dict[bytes, str] = {}
         for fault in self._read():
             raise SettingsError(fault)
         if self._sites.get(name, self.pair.public) != self.pair.public:
             raise SettingsError(f"{folder / name}.key is not the public key of the pair in {name}.key_secret")
 
-    def of_site(self, name: str) -> bytes | None:
-        """The public key, in Z85; None if there is none."""
-        return self._sites.get(name)
+    def of_site(self, name: str, refused: bytes | None = None) -> bytes | None:
+        """The public key, in Z85; None if there is none. Of two the other one, if this one was ``refused``."""
+        key = self._sites.get(name)
+        return self._also.get(name, key) if refused is not None and refused == key else key
 
     def user(self, key: bytes) -> str | None:
         """The name of the site that has this public key; empty: a client has it; None: it is not known."""
@@ -76,12 +81,16 @@ class SiteKeys:
     def _read(self) -> list[str]:
         """All public keys; what is wrong with some of them."""
         faults: list[str] = []
-        self._sites = _public_keys(self.folder, faults)
-        self._users = dict.fromkeys(_public_keys(self.folder / _CLIENTS, faults).values(), "")
-        for name, key in self._sites.items():
-            if key in self._users:
-                faults.append(f"the key in {self.folder / name}.key belongs to somebody else, too")
-            self._users[key] = name
+        self._sites, clients = (_public_keys(each, faults) for each in (self.folder, self.folder / _CLIENTS))
+        also = self.folder / _ALSO
+        second = _public_keys(also / _CLIENTS, faults)
+        self._users = dict.fromkeys((*clients.values(), *(second[name] for name in second.keys() & clients)), "")
+        self._also = {name: key for name, key in _public_keys(also, faults).items() if name in self._sites}
+        for folder, keys in ((self.folder, self._sites), (also, self._also)):
+            for name, key in keys.items():
+                if self._users.get(key, name) != name:
+                    faults.append(f"the key in {folder / name}.key belongs to somebody else, too")
+                self._users[key] = name
         return faults
 
 

@@ -81,8 +81,9 @@ class _Dealer:
     monitor: zmq.Socket[bytes]
     url: str
     address: str
-    #: The site whose key is expected; None without keys.
+    #: The site whose key is expected, and which key that is; None without keys.
     name: str | None
+    key: bytes | None
     #: How the last handshake failed, if it has just done so; how many did one after the other; when to try again.
     failure: int = 0
     failures: int = 0
@@ -152,7 +153,7 @@ class SiteSockets:
             socket, monitor = self._connected(address, key)
         except zmq.ZMQError as error:
             raise SettingsError(f"no site can be dialled at {url!r}: {error}") from error
-        self._dealers[url] = _Dealer(socket, monitor, url, address, name)
+        self._dealers[url] = _Dealer(socket, monitor, url, address, name, key)
         self._use(socket)
         self._use(monitor)
 
@@ -279,13 +280,13 @@ class SiteSockets:
             raise SettingsError(f"this site has keys: say whose key is expected at {url!r}, as in NAME=tcp://host:port")
         return name, f"{scheme}{separator}{rest}"
 
-    def _key_of(self, name: str | None) -> bytes | None:
-        """None without keys. Raises SettingsError."""
+    def _key_of(self, name: str | None, refused: bytes | None = None) -> bytes | None:
+        """None without keys; of two the one that was not ``refused``. Raises SettingsError."""
         keys = self._handshakes.keys
         if keys is None or name is None:
             return None
         keys.refresh(monotonic())
-        key = keys.of_site(name)
+        key = keys.of_site(name, refused)
         if key is None:
             raise SettingsError(f"there is no {keys.folder / name}.key, the public key of site {name}")
         return key
@@ -299,9 +300,9 @@ class SiteSockets:
         dealer.redial_at = now + delay * self._random.uniform(0.5, 1.0)
 
     def _redial(self, url: str, dealer: _Dealer, now: float) -> None:
-        """With the key that is in the directory now."""
+        """With the key that is in the directory now; of two with the other one than before."""
         try:
-            key = self._key_of(dealer.name)
+            dealer.key = key = self._key_of(dealer.name, dealer.key)
         except SettingsError:
             self._handshakes.no_key(url, str(dealer.name))
             dealer.failures += 1

@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 INSTALL = $(if $(wildcard $(BIN)/uv),$(BIN)/uv pip install --python $(BIN)/python,$(BIN)/python -m pip install) --quiet
 .DEFAULT_GOAL := help
 
-.PHONY: help test test-ci test-long test-versions test-spark dist release demo demo-ha bench docs lint twins clean
+.PHONY: help test test-ci test-long test-versions test-spark dist release demo demo-ha rehearse bench docs lint twins clean
 
 help:  ## show this list
 	@echo 'Try it: make demo. It installs what it needs into .venv, and takes some minutes.'
@@ -27,6 +27,10 @@ $(VENV)/.demo: setup.cfg pyproject.toml examples/flights/requirements.txt | $(BI
 
 $(VENV)/.demo-ha: setup.cfg pyproject.toml | $(BIN)/python
 	$(INSTALL) --editable .
+	@touch $@
+
+$(VENV)/.rehearse: setup.cfg pyproject.toml | $(BIN)/python
+	$(INSTALL) --editable '.[cluster]'
 	@touch $@
 
 test: $(BIN)/tox  ## run the quick tests on the built wheel, in some minutes; skip those whose programs are missing here
@@ -65,6 +69,9 @@ demo: $(VENV)/.demo  ## stream flights from a replicated log through Spark into 
 
 demo-ha: $(VENV)/.demo-ha  ## run three servers with one log: kill the active one under load, hand over, cut a cable
 	cd examples && ../$(BIN)/python -m failover
+
+rehearse: $(VENV)/.rehearse  ## play ten incidents on three servers, and mend each with the runbook's commands; INCIDENTS='disk_full …' chooses some
+	cd tests/docs && PYTHONPATH=../../examples ../../$(BIN)/python -m rehearsal $(INCIDENTS)
 
 bench: $(BIN)/tox  ## run the benchmarks; print ratios to the peers that they name
 	$(BIN)/tox run -e bench

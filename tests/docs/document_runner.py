@@ -41,10 +41,9 @@ import shlex
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import redirect_stdout, suppress
+from contextlib import redirect_stdout
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +51,7 @@ from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import yaml
+from page_shell import PageShell
 from sybil import Document, Example, Region
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
 
@@ -61,7 +61,7 @@ __all__ = ["EXEMPT", "DocumentRun", "run_document"]
 
 #: Commands that a document may show without running them: they install, build, or take minutes.
 EXEMPT: Final = (
-    r"make( (demo|demo-ha|test|bench|docs|lint|help))?",
+    r"make( (demo|demo-ha|rehearse|test|bench|docs|lint|help))?",
     r"git clone \S+",
     r"cd statestore-client",
     r"cd examples",
@@ -90,7 +90,6 @@ _PORT: Final = "1883"
 _PEER_PORTS: Final = ("8047", "8147", "8247")
 #: Of servers that replace each other, on one machine: for clients, the first of three for each other, and for figures.
 _SERVER_PORTS: Final = (("1885", "8050", "9101"), ("1886", "8060", "9102"), ("1887", "8070", "9103"))
-_COMMAND_TIMEOUT_S: Final = 180.0  # some start Java
 _NOT_RUN: Final = re.compile(r"<!-- not run: (?P<why>[^>]+) -->\s*\Z")
 _RUN_ELSEWHERE: Final = re.compile(r"(?P<page>\S+\.md) has it, and is run")
 _REAL_PEERS_ONLY: Final = re.compile(r"<!-- real peers only: (?P<why>[^>]+) -->\s*\Z")
@@ -153,7 +152,7 @@ class DocumentRun:
         self._real = real
         self._namespace: dict[str, Any] = {"__name__": "__main__"}
         self._output = ""
-        self._shell: _Shell | None = None
+        self._shell: PageShell | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -242,7 +241,7 @@ class DocumentRun:
 
     def _command(self, command: str, where: str) -> str:
         if self._shell is None:
-            self._shell = _Shell(self._directory)
+            self._shell = PageShell(self._directory, _environment(self._directory))
         return self._shell.run(command, where)
 
     def _serve(self, command: str) -> str:
@@ -280,55 +279,6 @@ class _Checker(doctest.OutputChecker):
     def check_output(self, want: str, got: str, optionflags: int) -> bool:
         # doctest wants the line feed that the normal form has lost.
         return super().check_output(f"{self._shown(want)}\n", f"{self._shown(got)}\n", optionflags)
-
-
-class _Shell:
-    """One bash for a document. The end of a command is found by a line that no command prints."""
-
-    _END: Final = "-- end of the command --"
-
-    def __init__(self, directory: Path) -> None:
-        self._bash = subprocess.Popen(
-            ["bash", "--noprofile", "--norc", "-euo", "pipefail"],
-            cwd=directory,
-            env=_environment(directory),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, command: str, where: str) -> str:
-        """The output of ``command``. Fails if it, or any command in it, fails."""
-        assert self._bash.stdin is not None
-        assert self._bash.stdout is not None
-        # Without a standard input of their own, programs would read the commands that come next.
-        self._bash.stdin.write(f"{{\n{command}\n}} </dev/null\nprintf '\\n%s\\n' '{self._END}'\n")
-        self._bash.stdin.flush()
-        lines = []
-        watchdog = threading.Timer(_COMMAND_TIMEOUT_S, self._kill)
-        watchdog.start()
-        try:
-            for line in self._bash.stdout:
-                if line.rstrip("\n") == self._END:
-                    return "".join(lines)
-                lines.append(line)
-        finally:
-            watchdog.cancel()
-        raise AssertionError(f"{where}: {command}\nended with code {self._bash.wait()} and said\n{''.join(lines)}")
-
-    def close(self) -> None:
-        assert self._bash.stdin is not None
-        assert self._bash.stdout is not None
-        self._bash.stdin.close()
-        self._kill()  # whatever a document left running in the background
-        self._bash.wait()
-        self._bash.stdout.close()
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self._bash.pid, signal.SIGKILL)
 
 
 def _ports_of_servers() -> dict[str, str]:

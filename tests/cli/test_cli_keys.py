@@ -46,6 +46,8 @@ def steps(here: Here, *command: str | Path) -> tuple[str, str]:
     return said["step"], said["reason"]
 
 
+@pytest.mark.ci
+@pytest.mark.timeout(120)
 def test_the_keys_of_a_peer_are_changed_under_load(here: Here, tmp_path: Path) -> None:
     """All peers read the directory; a client that knows both keys goes on appending; the old key opens nothing then."""
     folder = make_keys(tmp_path / "keys")
@@ -76,6 +78,8 @@ def test_the_keys_of_a_peer_are_changed_under_load(here: Here, tmp_path: Path) -
     assert [*(folder / "also").iterdir()] == []
 
 
+@pytest.mark.ci
+@pytest.mark.timeout(120)
 def test_the_keys_of_a_site_are_changed_while_both_run(here: Here, tmp_path: Path) -> None:
     """The other one lets the new key in, and finds out which of the two it has to expect where it dials."""
     folder = make_keys(tmp_path / "keys", ("bonn", "rome"))
@@ -146,6 +150,8 @@ rotation.go_on(begins=True)
 """
 
 
+@pytest.mark.ci
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("step", ["one", "comes", "goes"])
 def test_a_change_that_is_killed_goes_on_where_it_was(tmp_path: Path, step: str) -> None:
     """With kill -9, before each file that it writes or removes: the pair in the directory is always one that is let in,

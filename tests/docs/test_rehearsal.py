@@ -39,7 +39,7 @@ def test_a_command_that_the_page_does_not_have_fails() -> None:
     assert page.command("A lock does not come free", "statestore unlock --force").startswith("statestore unlock")
     for drifted in (
         lambda: page.command("A lock does not come free", "statestore unlock --gently"),
-        lambda: page.inline("No room in the store", "statestore del --suffix"),
+        lambda: page.line("No room in the store", "statestore del --suffix"),
         lambda: page.check("The disk is full", "No time left on device"),
         lambda: page.command("The disk is round", "df"),
     ):

@@ -59,16 +59,6 @@ class Page:
         lines = self.command(part, beginning, is_trouble=True).splitlines()
         return next(line for line in lines if line.startswith(beginning))
 
-    def inline(self, part: str, beginning: str, **words: str) -> str:
-        """The command in the text of this part that begins so, with these words in place of what is in capitals."""
-        found = re.search(rf"`({re.escape(beginning)}[^`]*)`", self._part(part))
-        if found is None:
-            raise PageError(f"{self._name}: the text of {part!r} does not have the command {beginning!r}")
-        command = found[1]
-        for word, value in words.items():
-            command = re.sub(rf"\b{word}\b", value, command)
-        return self._replaced(command)
-
     def check(self, part: str, text: str) -> None:
         """Raises PageError if neither this part nor the table above all of them says this."""
         if text not in self._part(part) and text not in self._table:

@@ -189,8 +189,8 @@ class Scene:
         if show:
             self._indented(output.strip())
         if mends:
-            program = next(line for line in command.splitlines() if line)
-            self.mended.append(" ".join(re.sub(r"\$\w+|[|<>].*", "", program).split()))
+            programs = (" ".join(re.sub(r"\$\w+|\d?[|<>].*", "", line).split()) for line in command.splitlines())
+            self.mended.append("; ".join(programs))
         return output
 
     def value(self, command: str) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +87,45 @@ def test_a_file_that_cannot_be_written_stays(file: Path, monkeypatch: pytest.Mon
         SecretRotation(file).go_on(begins=True)
     assert file.read_bytes() == _SECRET + b"\n"
     assert [each.name for each in file.parent.iterdir()] == ["secret"], "no half of a file is left"
+
+
+#: Ends its process in place of the so-manieth step of writing the file, or after the last one.
+_KILLED = """
+import os, pathlib, signal, sys
+from statestore_client.server.runtime.replication.rotation import SecretRotation
+rotation, left = SecretRotation(sys.argv[2]), int(sys.argv[1])
+def counted(step):
+    def do(*arguments):
+        global left
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        return step(*arguments)
+    return do
+os.fsync, pathlib.Path.replace = counted(os.fsync), counted(pathlib.Path.replace)
+rotation.go_on(begins=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.ci
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("before", range(3), ids=["is-synced", "is-renamed", "its-name-is-synced"])
+def test_a_step_that_is_killed_is_made_or_not(file: Path, before: int) -> None:
+    """With kill -9: the file is that of the step before or of the next one, each server can start with it, and the
+    command goes on there.
+    """
+    fingerprints: list[Any] = []
+    for step in ("comes", "goes", "one"):
+        former = file.read_bytes()
+        killed = subprocess.run([sys.executable, "-c", _KILLED, str(before), str(file)], check=False)
+        assert killed.returncode == -signal.SIGKILL
+        assert (file.read_bytes() == former) == (before < 2)
+        if before < 2:
+            SecretRotation(file).go_on(begins=step == "comes")
+        said = SecretRotation(file).as_json()
+        assert said["step"] == step
+        fingerprints.append(said["secrets"])
+    assert [len(each) for each in fingerprints] == [2, 2, 1]
+    assert fingerprints[0] == fingerprints[1][::-1]
+    assert file.stat().st_mode & 0o777 == 0o600

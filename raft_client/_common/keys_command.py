@@ -13,7 +13,7 @@ from raft_client._common.command_line import print_line
 
 @click.group("keys")
 def keys() -> None:
-    """Change the CURVE keys of peers of a log, of sites, and of their clients."""
+    """Change the CURVE keys of a peer, a site or a client."""
 
 
 def _place(_context: click.Context, _option: click.Parameter, value: tuple[str, ...]) -> dict[str, str]:

@@ -66,6 +66,7 @@ NAMES: Final = {
     "AsyncCounter": "Counter",
     "AsyncElection": "Election",
     "AsyncEntries": "Entries",
+    "AsyncEventIterator": "EventIterator",
     "AsyncGuardedStore": "GuardedStore",
     "AsyncKeyMirror": "KeyMirror",
     "AsyncKeyRange": "KeyRange",

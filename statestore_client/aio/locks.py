@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator
 from random import Random
 from types import TracebackType
 from typing import Final, NoReturn, Self
@@ -14,7 +13,7 @@ from statestore_client.aio.engine import Engine
 from statestore_client.aio.leases import AsyncLease
 from statestore_client.aio.primitives import ExclusiveUse, Mutex
 from statestore_client.aio.steps import elapsed, run_steps
-from statestore_client.aio.watch import AsyncWatch
+from statestore_client.aio.watch import AsyncEventIterator, AsyncWatch
 from statestore_client.clocks import monotonic
 from statestore_client.core import locks
 from statestore_client.core.actions import WatchOptions
@@ -26,7 +25,6 @@ from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
 from statestore_client.errors import (
     BusyError,
-    ClosedError,
     InvalidArgumentError,
     LeaseLostError,
     PickleRefusedError,
@@ -34,12 +32,14 @@ from statestore_client.errors import (
 )
 
 
-class AsyncLockObservation:
+class AsyncLockObservation(AsyncEventIterator[LockState]):
     """The holder of a lock, or the leader of an election; made by :meth:`Lock.observe` and :meth:`Election.observe`.
 
     Use it as a context manager, which starts it, and iterate: the first state is the present one, the next comes when
     the holder changes. Renewals do not count. Iteration ends when the observation is closed.
     """
+
+    _not_pickled = "an observation cannot be pickled: send client.settings, and observe where it is needed"
 
     def __init__(self, engine: Engine, key: bytes, *, timeout: float | None) -> None:
         self._engine = engine
@@ -80,33 +80,9 @@ class AsyncLockObservation:
         self._first.clear()
         await self._watch.close()
 
-    def __reduce__(self) -> NoReturn:
-        raise PickleRefusedError(
-            "an observation cannot be pickled: send client.settings, and observe where it is needed"
-        )
-
     def __repr__(self) -> str:
         state = self._watch._state.describe()  # noqa: SLF001 - the two classes are one idea
         return f"<{type(self).__name__} {self._watch.key[:80]!r}, {state}>"
-
-    def __aiter__(self) -> AsyncIterator[LockState]:
-        return self
-
-    async def __anext__(self) -> LockState:
-        try:
-            state = await self.get()
-        except ClosedError:
-            raise StopAsyncIteration from None
-        assert state is not None  # noqa: S101 - get() without a time-out returns a state or raises
-        return state
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 class AsyncLock:

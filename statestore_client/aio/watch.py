@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Generic, NoReturn, Self, TypeVar
 
 from statestore_client.aio.engine import Engine
 from statestore_client.aio.primitives import Bell, Mutex, SingleReader, Worker, call_back, check_callback
@@ -18,6 +19,8 @@ from statestore_client.errors import BusyError, ClosedError, PickleRefusedError,
 from statestore_client.reports import warn_unclosed
 
 logger: logging.Logger = logging.getLogger("statestore_client")
+
+T = TypeVar("T")
 
 
 class _Inbox:
@@ -36,7 +39,47 @@ class _Inbox:
             return self._state.push(event)
 
 
-class AsyncWatch:
+class AsyncEventIterator(ABC, Generic[T]):
+    """An endless iterator of what happens, which ends when it is closed; entering starts it, and leaving closes it."""
+
+    _not_pickled = "a watch cannot be pickled: send client.settings, and watch where the events are needed"
+
+    @abstractmethod
+    async def start(self) -> Self:
+        """Begin."""
+
+    @abstractmethod
+    async def get(self, timeout: float | None = None) -> T | None:
+        """The next one; None when none came in time. Raises ClosedError once it is closed."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End it."""
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            event = await self.get()
+        except ClosedError:
+            raise StopAsyncIteration from None
+        assert event is not None  # noqa: S101 - get() without a time-out returns an event or raises
+        return event
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(self._not_pickled)
+
+
+class AsyncWatch(AsyncEventIterator[WatchEvent]):
     """The changes of one key, in order, each version once; made by :meth:`StateStoreClient.watch`.
 
     Or of every key that begins with a prefix, made by :meth:`StateStoreClient.watch_prefix`.
@@ -159,11 +202,6 @@ class AsyncWatch:
                 return
             await call_back(f"the callback of the watch on {self._key!r}", callback, event)
 
-    def __reduce__(self) -> NoReturn:
-        raise PickleRefusedError(
-            "a watch cannot be pickled: send client.settings, and watch where the events are needed"
-        )
-
     def __del__(self) -> None:
         # End what was dropped, without waiting: the collector calls this in any thread, at any time.
         if not hasattr(self, "_inbox"):
@@ -176,22 +214,3 @@ class AsyncWatch:
     def __repr__(self) -> str:
         what = "" if self._options.prefix is None else "prefix "
         return f"<{type(self).__name__} {what}{self._key[:80]!r}, {self._state.describe()}>"
-
-    def __aiter__(self) -> AsyncIterator[WatchEvent]:
-        return self
-
-    async def __anext__(self) -> WatchEvent:
-        try:
-            event = await self.get()
-        except ClosedError:
-            raise StopAsyncIteration from None
-        assert event is not None  # noqa: S101 - get() without a time-out returns an event or raises
-        return event
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()

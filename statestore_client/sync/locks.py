@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterator
 from random import Random
 from types import TracebackType
 from typing import Final, NoReturn, Self
@@ -21,7 +20,6 @@ from statestore_client.core.results import Item
 from statestore_client.core.steps import Steps
 from statestore_client.errors import (
     BusyError,
-    ClosedError,
     InvalidArgumentError,
     LeaseLostError,
     PickleRefusedError,
@@ -31,15 +29,17 @@ from statestore_client.sync.engine import Engine
 from statestore_client.sync.leases import Lease
 from statestore_client.sync.primitives import ExclusiveUse, Mutex
 from statestore_client.sync.steps import elapsed, run_steps
-from statestore_client.sync.watch import Watch
+from statestore_client.sync.watch import EventIterator, Watch
 
 
-class LockObservation:
+class LockObservation(EventIterator[LockState]):
     """The holder of a lock, or the leader of an election; made by :meth:`Lock.observe` and :meth:`Election.observe`.
 
     Use it as a context manager, which starts it, and iterate: the first state is the present one, the next comes when
     the holder changes. Renewals do not count. Iteration ends when the observation is closed.
     """
+
+    _not_pickled = "an observation cannot be pickled: send client.settings, and observe where it is needed"
 
     def __init__(self, engine: Engine, key: bytes, *, timeout: float | None) -> None:
         self._engine = engine
@@ -80,33 +80,9 @@ class LockObservation:
         self._first.clear()
         self._watch.close()
 
-    def __reduce__(self) -> NoReturn:
-        raise PickleRefusedError(
-            "an observation cannot be pickled: send client.settings, and observe where it is needed"
-        )
-
     def __repr__(self) -> str:
         state = self._watch._state.describe()  # noqa: SLF001 - the two classes are one idea
         return f"<{type(self).__name__} {self._watch.key[:80]!r}, {state}>"
-
-    def __iter__(self) -> Iterator[LockState]:
-        return self
-
-    def __next__(self) -> LockState:
-        try:
-            state = self.get()
-        except ClosedError:
-            raise StopIteration from None
-        assert state is not None  # noqa: S101 - get() without a time-out returns a state or raises
-        return state
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Lock:

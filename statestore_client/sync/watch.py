@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import Generic, NoReturn, Self, TypeVar
 
 from statestore_client.clocks import monotonic
 from statestore_client.core.actions import WatchEvent
@@ -19,6 +20,8 @@ from statestore_client.sync.engine import Engine
 from statestore_client.sync.primitives import Bell, Mutex, SingleReader, Worker, call_back, check_callback
 
 logger: logging.Logger = logging.getLogger("statestore_client")
+
+T = TypeVar("T")
 
 
 class _Inbox:
@@ -37,7 +40,47 @@ class _Inbox:
             return self._state.push(event)
 
 
-class Watch:
+class EventIterator(ABC, Generic[T]):
+    """An endless iterator of what happens, which ends when it is closed; entering starts it, and leaving closes it."""
+
+    _not_pickled = "a watch cannot be pickled: send client.settings, and watch where the events are needed"
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Begin."""
+
+    @abstractmethod
+    def get(self, timeout: float | None = None) -> T | None:
+        """The next one; None when none came in time. Raises ClosedError once it is closed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End it."""
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            event = self.get()
+        except ClosedError:
+            raise StopIteration from None
+        assert event is not None  # noqa: S101 - get() without a time-out returns an event or raises
+        return event
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise PickleRefusedError(self._not_pickled)
+
+
+class Watch(EventIterator[WatchEvent]):
     """The changes of one key, in order, each version once; made by :meth:`StateStoreClient.watch`.
 
     Or of every key that begins with a prefix, made by :meth:`StateStoreClient.watch_prefix`.
@@ -160,11 +203,6 @@ class Watch:
                 return
             call_back(f"the callback of the watch on {self._key!r}", callback, event)
 
-    def __reduce__(self) -> NoReturn:
-        raise PickleRefusedError(
-            "a watch cannot be pickled: send client.settings, and watch where the events are needed"
-        )
-
     def __del__(self) -> None:
         # End what was dropped, without waiting: the collector calls this in any thread, at any time.
         if not hasattr(self, "_inbox"):
@@ -177,22 +215,3 @@ class Watch:
     def __repr__(self) -> str:
         what = "" if self._options.prefix is None else "prefix "
         return f"<{type(self).__name__} {what}{self._key[:80]!r}, {self._state.describe()}>"
-
-    def __iter__(self) -> Iterator[WatchEvent]:
-        return self
-
-    def __next__(self) -> WatchEvent:
-        try:
-            event = self.get()
-        except ClosedError:
-            raise StopIteration from None
-        assert event is not None  # noqa: S101 - get() without a time-out returns an event or raises
-        return event
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

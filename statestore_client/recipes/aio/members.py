@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import NoReturn, Self
 
 from statestore_client.aio.acquisition import acquisition
 from statestore_client.aio.client import AsyncStateStoreClient
 from statestore_client.aio.leases import AsyncLease
+from statestore_client.aio.watch import AsyncEventIterator
 from statestore_client.clocks import monotonic
 from statestore_client.core.arguments import check_wait
-from statestore_client.errors import ClosedError, PickleRefusedError
+from statestore_client.errors import PickleRefusedError
 from statestore_client.recipes.roster import Roster, RosterView, key_of, name_in, pattern_of, prefix_of
 
 #: The group is listed anew so often, in seconds: who joins is seen within this time.
 DEFAULT_RESCAN_S = 1.0
 
 
-class AsyncMembersWatch:
+class AsyncMembersWatch(AsyncEventIterator[Roster]):
     """The members of a group as they change; made by :meth:`Members.watch`.
 
     Use it as a context manager, which starts it, and iterate: the first roster is the present one, the next comes when
@@ -61,28 +60,6 @@ class AsyncMembersWatch:
         """Watch no longer. Closing twice is harmless."""
         self._first.clear()
         await self._watch.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise PickleRefusedError("a watch cannot be pickled: send client.settings, and watch where it is needed")
-
-    def __aiter__(self) -> AsyncIterator[Roster]:
-        return self
-
-    async def __anext__(self) -> Roster:
-        try:
-            roster = await self.get()
-        except ClosedError:
-            raise StopAsyncIteration from None
-        assert roster is not None  # noqa: S101 - get() without a time-out returns a roster or raises
-        return roster
-
-    async def __aenter__(self) -> Self:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 class AsyncMembers:

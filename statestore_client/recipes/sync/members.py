@@ -5,22 +5,21 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Iterator
-from types import TracebackType
 from typing import NoReturn, Self
 
 from statestore_client.clocks import monotonic
 from statestore_client.core.arguments import check_wait
-from statestore_client.errors import ClosedError, PickleRefusedError
+from statestore_client.errors import PickleRefusedError
 from statestore_client.recipes.roster import Roster, RosterView, key_of, name_in, pattern_of, prefix_of
 from statestore_client.sync.client import StateStoreClient
 from statestore_client.sync.leases import Lease
+from statestore_client.sync.watch import EventIterator
 
 #: The group is listed anew so often, in seconds: who joins is seen within this time.
 DEFAULT_RESCAN_S = 1.0
 
 
-class MembersWatch:
+class MembersWatch(EventIterator[Roster]):
     """The members of a group as they change; made by :meth:`Members.watch`.
 
     Use it as a context manager, which starts it, and iterate: the first roster is the present one, the next comes when
@@ -61,28 +60,6 @@ class MembersWatch:
         """Watch no longer. Closing twice is harmless."""
         self._first.clear()
         self._watch.close()
-
-    def __reduce__(self) -> NoReturn:
-        raise PickleRefusedError("a watch cannot be pickled: send client.settings, and watch where it is needed")
-
-    def __iter__(self) -> Iterator[Roster]:
-        return self
-
-    def __next__(self) -> Roster:
-        try:
-            roster = self.get()
-        except ClosedError:
-            raise StopIteration from None
-        assert roster is not None  # noqa: S101 - get() without a time-out returns a roster or raises
-        return roster
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class Members:

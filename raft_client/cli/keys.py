@@ -165,7 +165,9 @@ def delete_key(keys: Sequence[str], *, request_id: str | None, json_output: bool
     help="Begin after this INDEX, or INDEX@TERM@ID (which is checked). Default: now.",
 )
 @click.option("--relist", is_flag=True, help="Where the log was compacted after --after, print the snapshot first.")
-@click.option("--progress", is_flag=True, help="Also print up to where nothing was missed, and if no leader is heard.")
+@click.option(
+    "--progress", is_flag=True, help="Also print the position up to which nothing was missed, and losses of the leader."
+)
 @click.option("--count", type=click.IntRange(min=1), help="End after this many changes.")
 @click.option("--json", "json_output", is_flag=True, help="One JSON object per line.")
 @connection_options
@@ -279,7 +281,7 @@ class Report:
 
     def __attrs_post_init__(self) -> None:
         if self.command and self.json_output:
-            raise click.UsageError("--json is for what is printed, and with a COMMAND nothing is")
+            raise click.UsageError("--json is for lines that are printed, and with a COMMAND none are")
 
     def run(self, lines: Iterable[Line]) -> None:
         """Report one after the other, as they come, until there are enough or the reader of the output has gone."""

@@ -132,7 +132,8 @@ class EmbeddedPeer:
             raise InvalidArgumentError(f"{peer_id!r} is none of the peers {', '.join(peers)}, and has no url")
         if url is not None and (peer_id in peers or url in peers.values() or not is_tcp_url(url)):
             raise InvalidArgumentError(
-                f"url is that of a peer that is none of the peers yet, tcp://host:port; not {url!r}", argument="url"
+                f"url is the address of a new peer, tcp://host:port, none of those in peers; not {url!r}",
+                argument="url",
             )
         self._options = PeerOptions(
             cluster=cluster,

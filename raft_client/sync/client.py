@@ -188,7 +188,7 @@ class RaftClient:
         seconds = self._seconds(timeout)
         if peer is not None:
             if settled:
-                raise InvalidArgumentError("one peer cannot say what is settled: give no peer", argument="settled")
+                raise InvalidArgumentError("settled needs the answer of the leader: leave out peer", argument="settled")
             target = arguments.peer_url(peer, self._engine.machine.peers)
             return cast(PeerConfig, self._engine.call(GetPeerConfig(self._ident), timeout=seconds, target=target))
         before: ClusterConfig | None = None

@@ -361,7 +361,7 @@ def show_session(name: str, *, data: str | None, settings: ConnectionSettings | 
 
 @sessions.command("remove")
 @click.argument("client_ids", metavar="CLIENT_ID...", nargs=-1, required=True)
-@click.option("--force", is_flag=True, help="Also those whose clients are connected: their connections end.")
+@click.option("--force", is_flag=True, help="Also remove sessions of connected clients, and disconnect them.")
 @server_or_directory
 def remove_sessions(
     client_ids: Sequence[str], *, force: bool, data: str | None, settings: ConnectionSettings | None
@@ -387,7 +387,7 @@ def remove_sessions(
     "--away",
     "away_s",
     type=Seconds(min=0),
-    help="Also those whose clients have been away for this long (s).",
+    help="Also remove sessions whose clients have been away for this many seconds.",
 )
 @server_or_directory
 @_json

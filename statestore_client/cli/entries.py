@@ -100,5 +100,5 @@ def confirm(question: str, *, yes: bool) -> None:
     if yes:
         return
     if sys.stdin is None or not sys.stdin.isatty():
-        raise click.UsageError(f"{question} Say --yes where nobody can be asked.")
+        raise click.UsageError(f"{question} Give --yes where there is no terminal.")
     click.confirm(question, abort=True, err=True)

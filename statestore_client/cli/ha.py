@@ -333,7 +333,7 @@ def _ask_all(
     secret = ClusterSecret(b"" if key_file is None else ReplicaSettings.key_in(key_file))
     for address in addresses:
         if not address.rpartition(":")[2].isdecimal() or ":" not in address:
-            raise InvalidArgumentError(f"an address is HOST:PORT, that of the servers for each other, not {address}")
+            raise InvalidArgumentError(f"an address is the internal HOST:PORT of a server, not {address}")
     if secret:
         _ = secret.dialler_tls  # made before the clock of the questions runs: it takes a while, and is kept
 

@@ -135,9 +135,9 @@ def _print(held: _Held) -> None:
 # -- unlock ------------------------------------------------------------------------------------------------------------
 
 _RISK: Final = (
-    "The holder may be at work. One that statestore lock runs is told, and its command terminated; any other learns of "
-    "it at its next renewal, or when its lease ends. What it writes until then is stored, except to keys that have a "
-    "newer fencing token (--fence)."
+    "The holder may be at work. If it is a statestore lock, it notices at once and terminates its command. Any other "
+    "holder notices at its next renewal, or when its lease ends; until then the store takes its writes, except to keys "
+    "that have a newer fencing token (--fence)."
 )
 
 

@@ -137,7 +137,9 @@ def _observation(store: StateStoreClient, lease: Lease) -> LockObservation:
 @click.command("members", cls=CommandLast)
 @click.argument("group")
 @click.argument("command", metavar="[--] [COMMAND...]", nargs=-1, type=click.UNPROCESSED)
-@click.option("--join", "name", metavar="NAME", help="Run COMMAND as this member, whose name only one has at a time.")
+@click.option(
+    "--join", "name", metavar="NAME", help="Run COMMAND as the member NAME; one process at a time has the name."
+)
 @click.option("--lease", type=LEASE, default=10.0, show_default=True, help="How long one that has died is a member.")
 @click.option("--watch", is_flag=True, help="Print who is there, and then who joins and who leaves.")
 @click.option("--rescan", type=Seconds(0.01, 86_400), default=1.0, show_default=True, help="Of --watch: list so often.")

@@ -78,38 +78,43 @@ _Limits: TypeAlias = "tuple[tuple[str, int | click.ParamType[Any], str, str], ..
 _BROKER_LIMITS: Final[_Limits] = (
     ("--max-packet-size", _SHORTEST_LIMIT, "Largest MQTT packet, bytes.", "packet_bytes"),
     ("--max-connections", 1, "Clients at the same time.", "connections"),
-    ("--max-connections-per-user", 1, "Those of one user.", "connections_per_user"),
-    ("--max-connections-per-address", 1, "Those from one address.", "connections_per_address"),
-    ("--max-bytes-per-second", 1, "What one client may send; the rest is read later.", "received_bytes_per_s"),
-    ("--max-messages-per-second", 1, "The same in messages.", "received_messages_per_s"),
+    ("--max-connections-per-user", 1, "Clients of one user at the same time.", "connections_per_user"),
+    ("--max-connections-per-address", 1, "Clients from one address at the same time.", "connections_per_address"),
+    ("--max-bytes-per-second", 1, "Bytes that one client may send; the rest is read later.", "received_bytes_per_s"),
+    ("--max-messages-per-second", 1, "Messages that one client may send in a second.", "received_messages_per_s"),
     ("--receive-maximum", 1, "QoS 2 messages from one client at a time.", "receive_maximum"),
     ("--max-inflight", 1, "Unacknowledged messages to one client.", "in_flight"),
-    ("--max-inflight-bytes", 1, "The same in bytes; one message always goes.", "in_flight_bytes"),
+    ("--max-inflight-bytes", 1, "Unacknowledged bytes to one client; one message always goes.", "in_flight_bytes"),
     ("--max-queued-messages", 1, "Messages that wait for one client.", "queued_messages"),
-    ("--max-queued-bytes", 1, "The same in bytes.", "queued_bytes"),
-    ("--max-held-bytes", 1, "The same of all clients together, with wills.", "held_bytes"),
+    ("--max-queued-bytes", 1, "Bytes of messages that wait for one client.", "queued_bytes"),
+    ("--max-held-bytes", 1, "Bytes that wait for all clients together, with wills.", "held_bytes"),
     ("--when-full", click.Choice(WHEN_FULL), "What to do with messages when a client's queue is full.", "when_full"),
     ("--max-sessions", 1, "Sessions, of clients that are away as well.", "sessions"),
-    ("--max-sessions-per-user", 1, "Those of one user.", "sessions_per_user"),
+    ("--max-sessions-per-user", 1, "Sessions of one user.", "sessions_per_user"),
     ("--max-session-expiry", 0, "Seconds a client may be away.", "session_expiry_s"),
     ("--max-subscriptions", 1, "Subscriptions of one client.", "subscriptions_per_session"),
     ("--max-retained-messages", 1, "Retained messages.", "retained_messages"),
-    ("--max-retained-bytes", 1, "The same in bytes.", "retained_bytes"),
-    ("--max-keep-alive", 0, "Seconds, in MQTT 5.0; 0: as clients ask.", "keep_alive_s"),
+    ("--max-retained-bytes", 1, "Bytes of retained messages.", "retained_bytes"),
+    ("--max-keep-alive", 0, "Longest keep-alive in seconds, in MQTT 5.0; 0: as clients ask.", "keep_alive_s"),
     ("--max-qos", 0, "Highest QoS that clients may use.", "maximum_qos"),
     ("--sys-interval", Seconds(min=0), "Seconds between $SYS messages; 0 for none.", "sys_interval_s"),
 )
 _STORE_LIMITS: Final[_Limits] = (
-    ("--max-keys", 1, "Quota of the state store.", "max_keys"),
-    ("--max-bytes", 1, "The same in bytes: keys, values and overhead.", "max_bytes"),
+    ("--max-keys", 1, "Keys in the state store.", "max_keys"),
+    ("--max-bytes", 1, "Bytes in the state store: keys, values and overhead.", "max_bytes"),
     ("--max-keys-per-user", 1, "Keys that one user wrote last.", "max_keys_per_user"),
-    ("--max-bytes-per-user", 1, "The same in bytes.", "max_bytes_per_user"),
-    ("--max-observations", 1, "Keys that are watched, each once for each client.", "max_observations"),
-    ("--max-observations-per-user", 1, "Those of one user.", "max_observations_per_user"),
-    ("--max-observations-per-client", 1, "Those of one client.", "max_observations_per_client"),
-    ("--max-observation-bytes-per-client", 1, "Those of one client.", "max_observation_bytes_per_client"),
+    ("--max-bytes-per-user", 1, "Bytes that one user wrote last.", "max_bytes_per_user"),
+    ("--max-observations", 1, "Watched keys, each once for each client.", "max_observations"),
+    ("--max-observations-per-user", 1, "Watched keys of one user.", "max_observations_per_user"),
+    ("--max-observations-per-client", 1, "Watched keys of one client.", "max_observations_per_client"),
+    (
+        "--max-observation-bytes-per-client",
+        1,
+        "Bytes of one client's watched keys.",
+        "max_observation_bytes_per_client",
+    ),
     ("--max-observation-bytes", 1, "Bytes of watched keys, and overhead.", "max_observation_bytes"),
-    ("--max-observation-bytes-per-user", 1, "Those of one user.", "max_observation_bytes_per_user"),
+    ("--max-observation-bytes-per-user", 1, "Bytes of one user's watched keys.", "max_observation_bytes_per_user"),
 )
 #: What holds without these options, and what no number says that they take.
 _IN_WORDS: Final = {
@@ -276,8 +281,8 @@ def check_exposure(options: dict[str, Any]) -> None:
         return
     if options["allow_anonymous"] and not options["password_file"] is options["tls_ca_file"] is None:
         raise click.UsageError(
-            f"everybody who can reach {host} would be let in, since --allow-anonymous asks nobody who he is: leave it "
-            "out, or say --insecure if that is meant"
+            f"everybody who can reach {host} would be let in, since --allow-anonymous accepts clients without a user "
+            "name: leave it out, or say --insecure if that is meant"
         )
     if options["password_file"] is not None:
         return
@@ -291,11 +296,11 @@ def check_exposure(options: dict[str, Any]) -> None:
 
 
 def check_anonymous(options: dict[str, Any]) -> None:
-    """Raises click's UsageError for --allow-anonymous where nobody is asked who he is: more was meant than it does."""
+    """Raises click's UsageError for --allow-anonymous on a server that accepts all: more was meant than it does."""
     if options["allow_anonymous"] and options["password_file"] is options["tls_ca_file"] is None:
         raise click.UsageError(
-            "--allow-anonymous is for a server that asks who its clients are, and without --password-file everybody is "
-            "let in already: give --password-file, or leave it out"
+            "--allow-anonymous changes nothing without --password-file, since all clients are accepted: give "
+            "--password-file, or leave it out"
         )
 
 

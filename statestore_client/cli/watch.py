@@ -81,7 +81,7 @@ def watch_key(
     standard input, and STATESTORE_EVENT (set or delete), STATESTORE_KEY and STATESTORE_VERSION in its environment.
     """
     if command and json_output:
-        raise click.UsageError("--json is for what is printed, and with a COMMAND nothing is")
+        raise click.UsageError("--json is for lines that are printed, and with a COMMAND none are")
     source = click.get_current_context().get_parameter_source
     if not by_prefix and {source("rescan"), source("max_keys")} != {ParameterSource.DEFAULT}:
         raise click.UsageError("--rescan and --max-keys are for --prefix")

@@ -339,7 +339,7 @@ def _replaced(
     if not gone:
         return None
     return (
-        f"the application has replaced or removed {', '.join(gone)} of its paho client after over(), and this client "
-        f"does not hear of it any longer. Set {', '.join(_CALLBACKS)} before over(), or let a new one call the one "
+        f"the application has replaced or removed {', '.join(gone)} of its paho client after over(), so this "
+        f"client receives nothing any more. Set {', '.join(_CALLBACKS)} before over(), or let a new one call the one "
         "that it replaces; take messages with on_message, or message_callback_add() for topics of your own"
     )

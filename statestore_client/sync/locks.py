@@ -179,7 +179,7 @@ class Lock:
         check_function("change", change)
         command = set_command(key, b"", None, expiry, persist=persist)
         if command.key == self._terms.key:
-            raise InvalidArgumentError(f"key must not be that of the lock, {self.name}: its holder's name is there")
+            raise InvalidArgumentError(f"key must not be the key of the lock, {self.name}: it holds the holder's name")
         work = Edit(command.key, change, command.expiry_ms, self._request_timeout, persist)
         deadline = None if (timeout := check_wait(timeout)) is None else elapsed() + timeout
         with self._edits.within(timeout, lambda: self._terms.in_vain(timeout or 0.0, self._engine.trouble)):

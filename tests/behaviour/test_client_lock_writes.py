@@ -42,7 +42,7 @@ async def test_the_key_of_the_lock_is_not_edited(shell: Shell, server: EmbeddedS
     """What is there is the name of a holder: an edit would wait for it for ever."""
     async with shell.client(server.url) as store:
         await store.set("count", "5")
-        with pytest.raises(InvalidArgumentError, match="key must not be that of the lock, count"):
+        with pytest.raises(InvalidArgumentError, match="key must not be the key of the lock, count"):
             await store.lock("count").edit("count", add_one)
 
 

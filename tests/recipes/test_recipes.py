@@ -83,7 +83,7 @@ def test_what_is_no_counter_stays_as_it_is(server: EmbeddedServer) -> None:
                 counter.add(wrong)
         assert store.get("text").value == b"seven"
         assert store.lock("text/lock").holder() is None
-        with pytest.raises(InvalidArgumentError, match="must not be that of the lock"):
+        with pytest.raises(InvalidArgumentError, match="must not be the key of the lock"):
             Counter(store, "k", lock="k").add()
 
 

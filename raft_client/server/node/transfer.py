@@ -70,7 +70,7 @@ class Transfer:
         if peer_id not in self._replication.followers:
             return f"there is no other member {peer_id!r}"
         if not self._peers.knows(peer_id, Capability.TRANSFER):
-            return f"{peer_id} is not connected, or a Node peer, which cannot be told to take over"
+            return f"{peer_id} is not connected, or is a Node peer, which cannot take over on request"
         return ""
 
     @property
@@ -134,7 +134,7 @@ class Transfer:
             return
         if self.target is None:
             target = self._most_able() if message.to is None else message.to
-            why_not = self._why_not(target) if target else "no other member is connected that can be told to take over"
+            why_not = self._why_not(target) if target else "no other member is connected that can take over on request"
             if why_not:
                 state.answer(request, HandOverReply(Outcome.REFUSED, reason=why_not))
                 return

@@ -171,7 +171,7 @@ class Compaction:
             if reply is not None:
                 answer(request, reply)
         elif not self._trimming.keeps_state:
-            why = "its state machine keeps nothing, so say which entries nobody needs any more (zmqraft trim)"
+            why = "its state machine keeps nothing: name the entries that can be dropped (zmqraft trim)"
             answer(request, TakeSnapshotReply(Outcome.REFUSED, reason=why))
         elif self._meta is not None:
             answer(request, TakeSnapshotReply(Outcome.COMMITTED, self._meta.index, self._meta.size))

@@ -121,7 +121,7 @@ class CurveKeys:
         """At once. What is wrong with a file is logged, once."""
         faults = set(self._read())
         for fault in sorted(faults - self._faults):
-            logger.warning("%s", on_one_line(f"peer {self.peer_id}: {fault}; nobody is let in with it"))
+            logger.warning("%s", on_one_line(f"peer {self.peer_id}: {fault}; this key is not accepted"))
         self._faults = faults
 
     def _read(self) -> list[str]:
@@ -137,7 +137,7 @@ class CurveKeys:
         for folder, keys in ((self.folder, self._peers), (also, self._also)):
             for peer_id, key in keys.items():
                 if self._users.get(key, peer_id) != peer_id:
-                    faults.append(f"the key in {folder / peer_id}.key belongs to somebody else, too")
+                    faults.append(f"the key in {folder / peer_id}.key is also the key of another name")
                 self._users[key] = peer_id
         return faults
 

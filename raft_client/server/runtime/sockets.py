@@ -108,7 +108,7 @@ class Handshakes:
     def may_say(self, frames: list[bytes], user: str, now: float) -> bool:
         """Whether a message to a ROUTER may come from the one that was given this name, and whose key may be gone."""
         if not self._keys.is_there(user, now):
-            self._drop("of somebody whose key was taken away")
+            self._drop("from a sender whose key was removed")
             return False
         if len(frames) <= _SENDER_AT or frames[_TYPE_AT] not in _OF_PEERS:
             return True

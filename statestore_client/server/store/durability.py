@@ -128,7 +128,7 @@ class Persistence:
         alone = [word for word in chosen if word in ("all", "none")]
         if not chosen or (alone and len(set(chosen)) > 1):
             raise InvalidArgumentError(
-                f"persist is all, asked, none, or patterns of keys, of which all and none stand alone; not {words!r}"
+                f"persist is all, asked, none, or patterns of keys, and all and none stand alone; not {words!r}"
             )
         if alone:
             return cls(keeps_all=alone[0] == "all")

@@ -53,8 +53,8 @@ def test_without_a_name_the_member_with_most_of_the_log_leads() -> None:
     [
         ("z", "there is no other member 'z'"),
         ("a", "there is no other member 'a'"),
-        ("b", "b is not connected, or a Node peer, which cannot be told to take over"),
-        (None, "no other member is connected that can be told to take over"),
+        ("b", "b is not connected, or is a Node peer, which cannot take over on request"),
+        (None, "no other member is connected that can take over on request"),
     ],
 )
 def test_a_hand_over_that_cannot_be_is_refused_at_once(to: str | None, reason: str) -> None:

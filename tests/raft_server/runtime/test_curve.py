@@ -233,7 +233,7 @@ async def test_nothing_is_heard_from_who_has_a_key_that_was_taken_away(keys: Pat
     vote of a later term, which would depose the leader, and no request; others go on."""
     members = (Peer("1", "tcp://127.0.0.1:1"), Peer("2", "tcp://127.0.0.1:2"), Peer("3", "tcp://127.0.0.1:3"))
     peer = await peer_alone(keys, tmp_path / "data", members)
-    reason = "of somebody whose key was taken away"
+    reason = "from a sender whose key was removed"
     config = RequestConfig(b"").to_frames()
     try:
         with (
@@ -422,7 +422,7 @@ GOOD = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7"  # a key out of ZeroMQ's own d
         (write("2.key", 'public-key = "' + "#" * 40 + '"'), "2.key cannot be used: a key in it is not 40 characters"),
         (write("2.key", 'public-key = "' + "é" * 20 + '"'), "2.key cannot be used: a key in it is not 40 characters"),
         (write("clients/app.key", "x"), "app.key cannot be used: No public key"),
-        (lambda folder: shutil.copy(folder / "2.key", folder / "clients"), "2.key belongs to somebody else, too"),
+        (lambda folder: shutil.copy(folder / "2.key", folder / "clients"), "2.key is also the key of another name"),
     ],
 )
 def test_what_cannot_work_is_refused(folder: Path, spoil: Callable[[Path], object], told: str) -> None:

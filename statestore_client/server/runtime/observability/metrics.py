@@ -45,7 +45,7 @@ _HELP: Final = {
 _STORE_HELP: Final = {
     "requests": "State store requests.",
     "refusals": "State store refusals.",
-    "dropped": "Requests with nowhere to answer, or that nobody waits for.",
+    "dropped": "Requests without a response topic, or whose answer no client waits for.",
     "notifications": "Notifications to watchers.",
     "bad_requests": "Requests without QoS 1 or correlation data.",
     "kicked": "Clients that were disconnected for a request: its topic or its response topic is not theirs.",
@@ -109,7 +109,7 @@ class Metrics:
                 driver.peers.unauthenticated.count,
             ),
             ("clients", "Connected clients.", usage.clients),
-            ("losing_clients", "Clients that have yet to be told what they lost.", usage.losing_clients),
+            ("losing_clients", "Clients that lost messages and do not know it yet.", usage.losing_clients),
             ("sessions", "Sessions, those of absent clients too.", usage.sessions),
             ("subscriptions", "Subscriptions of all sessions.", usage.subscriptions),
             ("retained_messages", "Retained messages.", usage.retained_messages),
@@ -243,7 +243,7 @@ def store_figures(service: StateStoreService, now: float) -> Iterable[str]:
 def log_figures(lives: ReplicatedServer[Any]) -> Iterable[str]:
     """Of a server that shares a log."""
     roles = {f'role="{role.value}"': int(role is lives.role) for role in Role}
-    yield from metric("log_role", "What this server is among those of its log.", roles)
+    yield from metric("log_role", "Role of this server among the servers of its log.", roles)
     active = lives.active[1]
     label = {f'id="{_quoted(active)}"': 1} if active else {}
     yield from metric("log_active", "The server that is active, as far as this one knows.", label)

@@ -186,7 +186,9 @@ class Memberships:
         await self._client.update_config(wanted, wait=False)
         found = await self._client.config(settled=True)
         if set(found.peers) != set(wanted):
-            raise RefusedChangeError("somebody else changes the members: see who they are, and give this command again")
+            raise RefusedChangeError(
+                "another command changes the members at this moment: wait for it, and give this command again"
+            )
         self._say(Step(done, text, new))
 
     async def _await_start(self, server: str, members: dict[str, str]) -> None:

@@ -71,7 +71,7 @@ class SecretRotation:
             return f"{', '.join(older)}: of a release that knows one secret only; upgrade first"
         known = {status["id"] for status in statuses}
         if others := sorted({each for status in statuses for each in status["listeners"]} - known):
-            return f"{', '.join(others)}: not among these addresses, which have to be those of all servers"
+            return f"{', '.join(others)}: not among these addresses: name those of all servers"
         if not any(status["role"] == "active" for status in statuses):
             return "no server is active; see statestore ha status"
         if leaderless := [status["id"] for status in statuses if not status["log_has_leader"]]:

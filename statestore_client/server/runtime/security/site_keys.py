@@ -75,7 +75,7 @@ class SiteKeys:
         self._read_at = now
         faults = set(self._read())
         for fault in sorted(faults - self._faults):
-            logger.warning("site %s: %s; nobody is let in with it", self.name, fault)
+            logger.warning("site %s: %s; this key is not accepted", self.name, fault)
         self._faults = faults
 
     def _read(self) -> list[str]:
@@ -89,7 +89,7 @@ class SiteKeys:
         for folder, keys in ((self.folder, self._sites), (also, self._also)):
             for name, key in keys.items():
                 if self._users.get(key, name) != name:
-                    faults.append(f"the key in {folder / name}.key belongs to somebody else, too")
+                    faults.append(f"the key in {folder / name}.key is also the key of another name")
                 self._users[key] = name
         return faults
 

@@ -209,9 +209,8 @@ class DiskStorage:
         self._store.work(appended)
         if self._store.lacks_room and not lacked_room:
             LOGGER.warning(
-                "the disk with the data directory %s has no room to write the database anew, which would clear away "
-                "what is over: its log grows until there is. Have as much free as the directory takes, and start "
-                "again.",
+                "the disk with the data directory %s has no room for a new database without what is over, so the "
+                "log of the directory grows. Free as much room as the directory takes, and start again.",
                 self._path,
             )
 

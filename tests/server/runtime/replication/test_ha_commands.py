@@ -202,7 +202,7 @@ async def test_what_is_not_an_address_is_refused(tmp_path: Path, address: str) -
     """With what it must look like, before anything is sent."""
     code, output = await _ha(tmp_path, "status", address)
     assert code == exits.USAGE
-    assert f"an address is HOST:PORT, that of the servers for each other, not {address}" in output
+    assert f"an address is the internal HOST:PORT of a server, not {address}" in output
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["hand-over"], ["promote", "--force"]])

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from raft_client.clocks import monotonic
 from raft_client.codecs import KeyValueCodec
@@ -34,7 +34,7 @@ from raft_client.core.requests import (
 )
 from raft_client.core.selectors import Selector, Where
 from raft_client.core.stream_runners import StreamRunners
-from raft_client.errors import BusyError
+from raft_client.errors import BusyError, RaftError
 from raft_client.links import Link, LinkError, Links
 from raft_client.settings import RaftSettings
 from raft_client.wire.key_changes import Change, EntryCodec
@@ -93,6 +93,32 @@ class _Codec:
 
     def decode(self, data: bytes) -> Sequence[Change]:
         return self._user_code.run(self._codec.decode, data)
+
+
+# -- batches -----------------------------------------------------------------------------------------------------------
+
+
+class Outcomes(Protocol):
+    """Those of a batch of requests."""
+
+    def settle(self, position: int, outcome: object) -> None:
+        """One of them has its outcome."""
+
+
+class BatchSlot:
+    """One position of a batch."""
+
+    __slots__ = ("_position", "batch")
+
+    def __init__(self, batch: Outcomes, position: int) -> None:
+        self.batch: Outcomes = batch
+        self._position = position
+
+    def resolve(self, result: object) -> None:
+        self.batch.settle(self._position, result)
+
+    def reject(self, error: RaftError) -> None:
+        self.batch.settle(self._position, error)
 
 
 # -- actions -----------------------------------------------------------------------------------------------------------

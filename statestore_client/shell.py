@@ -27,7 +27,6 @@ from statestore_client.core.actions import (
     Remark,
     StateChanged,
     Subscribe,
-    Waiter,
 )
 from statestore_client.core.arguments import DEFAULT_TIMEOUT, FencedCommand, Timeout, check_timeout
 from statestore_client.core.connection import Backoff, ClientMachine, node_id
@@ -149,8 +148,27 @@ class BaseLink(ABC, Generic[D]):
 class Slots(Protocol):
     """A batch of requests."""
 
-    def slot(self) -> Waiter:
+    def slot(self) -> BatchSlot:
         """The waiter of the next one."""
+
+    def settle(self, position: int, outcome: object) -> None:
+        """One of them has its outcome."""
+
+
+class BatchSlot:
+    """One position of a batch."""
+
+    __slots__ = ("_position", "batch")
+
+    def __init__(self, batch: Slots, position: int) -> None:
+        self.batch: Slots = batch
+        self._position = position
+
+    def resolve(self, result: object) -> None:
+        self.batch.settle(self._position, result)
+
+    def reject(self, error: StateStoreError) -> None:
+        self.batch.settle(self._position, error)
 
 
 class BaseEngine:

@@ -22,8 +22,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from raft_client.action_runner import ActionRunner, UserCode
-from raft_client.aio.primitives import BatchSlot, BatchWaiter, Listeners, ReadySignal, StreamWaiter, Waiter
+from raft_client.action_runner import ActionRunner, BatchSlot, UserCode
+from raft_client.aio.primitives import BatchWaiter, Listeners, ReadySignal, StreamWaiter, Waiter
 from raft_client.clocks import monotonic
 from raft_client.core.calls import Call, GetConfig
 from raft_client.core.entries_stream import EntriesStream, EntryBatch

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
+from raft_client.action_runner import BatchSlot
 from raft_client.core import arguments
 from raft_client.core.requests import ConnectionState, StateChanged
 from raft_client.errors import BusyError, RaftError
@@ -136,22 +137,6 @@ class BatchWaiter(ReadySignal):
         self.outstanding -= 1
         if self.outstanding <= self._at_most:
             self.notify()
-
-
-class BatchSlot:
-    """One position of a :class:`BatchWaiter`."""
-
-    __slots__ = ("_position", "batch")
-
-    def __init__(self, batch: BatchWaiter, position: int) -> None:
-        self.batch: BatchWaiter = batch
-        self._position = position
-
-    def resolve(self, result: object) -> None:
-        self.batch.settle(self._position, result)
-
-    def reject(self, error: RaftError) -> None:
-        self.batch.settle(self._position, error)
 
 
 # -- the user's functions ----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from raft_client import thread_locks
-from raft_client.action_runner import UserCode
+from raft_client.action_runner import BatchSlot, UserCode
 from raft_client.clocks import monotonic
 from raft_client.core.calls import Call, GetConfig
 from raft_client.core.entries_stream import EntriesStream, EntryBatch
@@ -29,7 +29,7 @@ from raft_client.core.watches import Watches
 from raft_client.errors import BusyError, ClientClosedError, ForkedClientError, RaftError
 from raft_client.reports import warn_unclosed
 from raft_client.settings import RaftSettings
-from raft_client.sync.primitives import BatchSlot, BatchWaiter, Listeners, ReadySignal, StreamWaiter, Waiter
+from raft_client.sync.primitives import BatchWaiter, Listeners, ReadySignal, StreamWaiter, Waiter
 from raft_client.sync.socket_reader import SocketReader
 from raft_client.thread_locks import Flag
 from raft_client.wire.key_changes import EntryCodec

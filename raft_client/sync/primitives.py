@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from raft_client import thread_locks
+from raft_client.action_runner import BatchSlot
 from raft_client.clocks import monotonic
 from raft_client.core import arguments
 from raft_client.core.requests import ConnectionState, StateChanged
@@ -160,22 +161,6 @@ class BatchWaiter(ReadySignal):
         if self.outstanding <= self._at_most:
             self.ready = True
             self.wake()
-
-
-class BatchSlot:
-    """One position of a :class:`BatchWaiter`."""
-
-    __slots__ = ("_position", "batch")
-
-    def __init__(self, batch: BatchWaiter, position: int) -> None:
-        self.batch: BatchWaiter = batch
-        self._position = position
-
-    def resolve(self, result: object) -> None:
-        self.batch.settle(self._position, result)
-
-    def reject(self, error: RaftError) -> None:
-        self.batch.settle(self._position, error)
 
 
 # -- the user's functions ----------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from statestore_client.aio.primitives import Batch, BatchSlot, CallbackQueue, Tasks, Waiter, Worker, finish
+from statestore_client.aio.primitives import Batch, CallbackQueue, Tasks, Waiter, Worker, finish
 from statestore_client.clocks import Clock
 from statestore_client.core.actions import (
     ConnectionState,
@@ -47,7 +47,7 @@ from statestore_client.errors import BusyError, ClosedError, ForkedClientError, 
 from statestore_client.mqtt.driver import ACK_DELAY_S, MAX_WAITING_ACKS, AioConnector, AioDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
-from statestore_client.shell import BaseEngine, BaseLink
+from statestore_client.shell import BaseEngine, BaseLink, BatchSlot
 from statestore_client.wire.commands import Command
 from statestore_client.wire.hlc import HybridLogicalClock
 from statestore_client.wire.messages import Closed, Event

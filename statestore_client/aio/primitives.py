@@ -17,6 +17,7 @@ from typing import Any, Final
 from statestore_client.clocks import monotonic
 from statestore_client.core.arguments import check_function
 from statestore_client.errors import BusyError, StateStoreError
+from statestore_client.shell import BatchSlot
 
 
 class Waiter(asyncio.Future[Any]):
@@ -189,22 +190,6 @@ class Batch:
         while self.outstanding > at_most:
             self._room.clear()
             await self._room.wait()
-
-
-class BatchSlot:
-    """One position of a :class:`Batch`."""
-
-    __slots__ = ("_position", "batch")
-
-    def __init__(self, batch: Batch, position: int) -> None:
-        self.batch: Batch = batch
-        self._position = position
-
-    def resolve(self, result: object) -> None:
-        self.batch.settle(self._position, result)
-
-    def reject(self, error: StateStoreError) -> None:
-        self.batch.settle(self._position, error)
 
 
 logger: logging.Logger = logging.getLogger("statestore_client")

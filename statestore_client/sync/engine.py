@@ -65,8 +65,8 @@ from statestore_client.errors import (
 from statestore_client.mqtt.driver import ACK_DELAY_S, MAX_WAITING_ACKS, SyncConnector, SyncDriver
 from statestore_client.reports import ConnectionLog, warn_unclosed
 from statestore_client.settings import ConnectionSettings
-from statestore_client.shell import BaseEngine, BaseLink
-from statestore_client.sync.primitives import Batch, BatchSlot, Waiter, Worker, call_back
+from statestore_client.shell import BaseEngine, BaseLink, BatchSlot
+from statestore_client.sync.primitives import Batch, Waiter, Worker, call_back
 from statestore_client.sync.section import Section
 from statestore_client.sync.socket_loan import SocketLoan
 from statestore_client.wire.commands import Command

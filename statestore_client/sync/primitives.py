@@ -14,6 +14,7 @@ from statestore_client import thread_locks
 from statestore_client.clocks import monotonic
 from statestore_client.core.arguments import check_function, refuse_awaitable
 from statestore_client.errors import BusyError, StateStoreError
+from statestore_client.shell import BatchSlot
 from statestore_client.thread_locks import LONGEST_NAP_S, Within, closed_gate
 from statestore_client.thread_locks import Mutex as Mutex
 
@@ -212,22 +213,6 @@ class Batch:
     def wait(self, timeout: float | None) -> bool:
         """Wait until room may have come; whether it did within ``timeout`` seconds."""
         return acquired(self._room.acquire, timeout)
-
-
-class BatchSlot:
-    """One position of a :class:`Batch`."""
-
-    __slots__ = ("_position", "batch")
-
-    def __init__(self, batch: Batch, position: int) -> None:
-        self.batch: Batch = batch
-        self._position = position
-
-    def resolve(self, result: object) -> None:
-        self.batch.settle(self._position, result)
-
-    def reject(self, error: StateStoreError) -> None:
-        self.batch.settle(self._position, error)
 
 
 logger: logging.Logger = logging.getLogger("statestore_client")

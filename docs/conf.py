@@ -97,6 +97,8 @@ nitpick_ignore_regex = [
         r"py:class",
         r"raft_client\.((aio|sync)\.engine\.Engine|core\.key_value_calls\..*|wire\.key_value_messages\.Page)",
     ),
+    # What a lease is made with, by client.kv alone; what peers and clients write and read of leases.
+    (r"py:class", r"raft_client\.((aio|sync)\.lease\.LeaseCalls|wire\.leases\..*)"),
     # What a mirror is made with, by client.kv alone; and what a value of another type may be.
     (
         r"py:class",

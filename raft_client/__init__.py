@@ -12,6 +12,7 @@ from raft_client.errors import __all__ as _errors
 if TYPE_CHECKING:
     from raft_client.aio.client import AsyncRaftClient
     from raft_client.aio.key_values import AsyncKeyRange, AsyncKeyValues
+    from raft_client.aio.lease import AsyncKeyLease
     from raft_client.aio.mirror import AsyncKeyMirror, AsyncMirrorChanges
     from raft_client.aio.readers import AsyncEntries, AsyncSubscriber
     from raft_client.aio.watch import AsyncWatch
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from raft_client.core.arguments import DEFAULT_TIMEOUT, AppendItem
     from raft_client.core.calls import ClusterConfig, LogInfo, PeerConfig, TakenSnapshot
     from raft_client.core.entries_stream import SnapshotPolicy
-    from raft_client.core.key_value_calls import KeyState, WriteOutcome
+    from raft_client.core.key_value_calls import KeyState, LeaseInfo, WriteOutcome
     from raft_client.core.mirrors import MirrorEvent
     from raft_client.core.requests import ConnectionState, RequestStats
     from raft_client.core.selectors import Key, Prefix, Tree, Where
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from raft_client.settings import RaftOptions, RaftSettings
     from raft_client.sync.client import RaftClient
     from raft_client.sync.key_values import KeyRange, KeyValues
+    from raft_client.sync.lease import KeyLease
     from raft_client.sync.mirror import KeyMirror, MirrorChanges
     from raft_client.sync.readers import Entries, Subscriber
     from raft_client.sync.watch import Watch
@@ -49,6 +51,7 @@ __all__ = [
     "DEFAULT_TIMEOUT",
     "AppendItem",
     "AsyncEntries",
+    "AsyncKeyLease",
     "AsyncKeyMirror",
     "AsyncKeyRange",
     "AsyncKeyValues",
@@ -68,11 +71,13 @@ __all__ = [
     "Freshness",
     "IdFreshness",
     "Key",
+    "KeyLease",
     "KeyMirror",
     "KeyRange",
     "KeyState",
     "KeyValueCodec",
     "KeyValues",
+    "LeaseInfo",
     "LogEntry",
     "LogInfo",
     "MirrorChanges",
@@ -114,6 +119,7 @@ _HOMES = {
     "DEFAULT_TIMEOUT": "core.arguments",
     "AppendItem": "core.arguments",
     "AsyncEntries": "aio.readers",
+    "AsyncKeyLease": "aio.lease",
     "AsyncKeyMirror": "aio.mirror",
     "AsyncKeyRange": "aio.key_values",
     "AsyncKeyValues": "aio.key_values",
@@ -133,11 +139,13 @@ _HOMES = {
     "Freshness": "core.stream_actions",
     "IdFreshness": "wire.request_id",
     "Key": "core.selectors",
+    "KeyLease": "sync.lease",
     "KeyMirror": "sync.mirror",
     "KeyRange": "sync.key_values",
     "KeyState": "core.key_value_calls",
     "KeyValueCodec": "codecs",
     "KeyValues": "sync.key_values",
+    "LeaseInfo": "core.key_value_calls",
     "LogEntry": "wire.log_entry",
     "LogInfo": "core.calls",
     "MirrorChanges": "sync.mirror",

@@ -19,6 +19,15 @@ monotonic: Final[Callable[[], float]] = (
     if time.get_clock_info("monotonic").implementation == "clock_gettime(CLOCK_MONOTONIC)"
     else partial(time.monotonic)
 )
+#: Read seconds since some moment, while the machine sleeps, too. ``time.monotonic()`` stands still then on Linux and
+#: macOS; macOS's CLOCK_MONOTONIC goes on. Whoever promises something for a while goes by this: a leader that answers
+#: without asking the others, an owner of a lease. Others have gone on without them while they slept. (clock_gettime(2),
+#: CLOCK_BOOTTIME)
+boot_s: Final[Callable[[], float]] = (
+    partial(time.clock_gettime, getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+    if hasattr(time, "CLOCK_MONOTONIC")
+    else monotonic
+)
 #: The same for ``time.time_ns()``.
 wall_ns: Final[Callable[[], int]] = (
     partial(time.clock_gettime_ns, time.CLOCK_REALTIME)

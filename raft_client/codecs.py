@@ -24,12 +24,15 @@ A snapshot of the keyspace is a sequence of such values, one after the other, ea
 
     ["kv", [1, key, value], ...] ["kv", [1, key, value], ...] ...
 
+Entries about leases, and what a snapshot says of them, stand in :mod:`raft_client.wire.leases`.
+
 Entries that are not an array, or whose first item is not ``"kv"``, belong to somebody else and are skipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 import attrs
@@ -37,6 +40,19 @@ import msgpack
 
 from raft_client.errors import InvalidArgumentError, InvalidDataError, ProtocolError
 from raft_client.wire.key_changes import Change, ChangeKind
+from raft_client.wire.leases import (
+    LEASE_KINDS,
+    GrantLease,
+    HeldLease,
+    KeepLease,
+    LeasedKey,
+    LeaseOperation,
+    in_snapshot,
+    lease_of,
+    lease_operation_of,
+    snapshot_operations,
+    with_lease,
+)
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 
 _TAG: Final = "kv"
@@ -67,17 +83,18 @@ class Compare:
 class Transaction:
     """What one entry holds: if all of ``compares`` are true, all of ``changes`` are made, in their order.
 
-    Else all of ``otherwise`` are.
+    Else all of ``otherwise`` are. What it sets belongs to ``lease``, if it has one; if that has ended, nothing is done.
     """
 
     compares: tuple[Compare, ...]
     changes: tuple[Change, ...]
     otherwise: tuple[Change, ...] = ()
+    lease: bytes | None = None
 
     @property
     def has_outcome(self) -> bool:
-        """Whether what becomes of it depends on what the keys are: it compares, or deletes."""
-        return bool(self.compares) or any(change.value is None for change in self.changes)
+        """Whether what becomes of it depends on what there is: it compares, deletes, or has a lease."""
+        return bool(self.compares) or self.lease is not None or any(change.value is None for change in self.changes)
 
 
 _Value: TypeAlias = bytes | str | None
@@ -155,20 +172,34 @@ class KeyValueCodec:
 
     @classmethod
     def encode(
-        cls, changes: Iterable[Change], compares: Iterable[Compare] = (), otherwise: Iterable[Change] = ()
+        cls,
+        changes: Iterable[Change],
+        compares: Iterable[Compare] = (),
+        otherwise: Iterable[Change] = (),
+        *,
+        lease: bytes | None = None,
     ) -> bytes:
         """The data of an entry that makes these changes, in this order, as one, if all of ``compares`` are true.
 
-        If they are not, it makes those of ``otherwise``. Raises InvalidDataError when there is none, when one has no
-        key, when nothing is compared and there is an ``otherwise``, or when they are too long for an entry.
+        If they are not, it makes those of ``otherwise``. With the id of a ``lease``, what it sets belongs to that.
+        Raises InvalidDataError when there is none, when one has no key, when nothing is compared and there is an
+        ``otherwise``, or when they are too long for an entry.
         """
-        data = _pack(changes, compares, otherwise)
+        data = _pack(changes, compares, otherwise, lease)
         if len(data) > MAX_ENTRY_DATA_BYTES:
             raise InvalidDataError(f"the changes take {len(data)} bytes; an entry holds {MAX_ENTRY_DATA_BYTES}")
         return data
 
     @classmethod
-    def encode_snapshot(cls, items: Iterable[tuple[bytes, bytes]]) -> Iterator[bytes]:
+    def encode_lease(cls, operation: LeaseOperation) -> bytes:
+        """The data of an entry that says this of a lease."""
+        packed: bytes = msgpack.packb([_TAG, operation.operation()])
+        return packed
+
+    @classmethod
+    def encode_snapshot(
+        cls, items: Iterable[tuple[bytes, bytes]], leases: Iterable[HeldLease | LeasedKey] = ()
+    ) -> Iterator[bytes]:
         """The pieces of a snapshot of these keys and values; the whole is their concatenation."""
         piece: list[Change] = []
         for key, value in items:
@@ -178,38 +209,58 @@ class KeyValueCodec:
                 piece.clear()
         if piece:
             yield _pack(piece)
+        operations = snapshot_operations(leases)
+        while of_leases := list(islice(operations, _SNAPSHOT_PIECE)):
+            yield msgpack.packb([_TAG, *of_leases])
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def decode(self, data: bytes) -> Sequence[Change]:
         """The changes in an entry; none when it is of another format.
 
-        Raises ProtocolError when it is broken, or compares: nobody knows from the entry alone whether it was done.
+        Raises ProtocolError when it is broken, compares, or has or ends a lease: nobody knows from the entry alone
+        what was done.
         """
         if not _is_tagged(data):
             return ()
+        operations = _unpack(data)
         try:
-            return _changes(_unpack(data))
-        except _ComparesError:
+            return _changes(operations)
+        except _DependsError:
+            if isinstance(_depending(operations), GrantLease | KeepLease):
+                return ()
             raise ProtocolError(
-                "a key/value entry that compares: whether it was done is known to the state machine of the peers only"
+                "a key/value entry that compares, or has or ends a lease: what was done is known to the state machine "
+                "of the peers only"
             ) from None
 
     def decode_transaction(self, data: bytes) -> Transaction | None:
+        """What an entry changes; None when it is of another format, or says something of a lease alone.
+
+        Raises ProtocolError when it is broken.
+        """
+        operation = self.decode_operation(data)
+        return operation if isinstance(operation, Transaction) else None
+
+    def decode_operation(self, data: bytes) -> Transaction | LeaseOperation | None:
         """What an entry says; None when it is of another format. Raises ProtocolError when it is broken."""
         if not _is_tagged(data):
             return None
         operations = _unpack(data)
         try:
             return Transaction((), _changes(operations))
-        except _ComparesError:
-            return _conditional(operations)
+        except _DependsError:
+            return _depending(operations)
 
     def decode_snapshot(self, chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
         """The keys and values of a snapshot that arrives in chunks of any size. Raises ProtocolError.
 
-        At most one piece is held at a time.
+        At most one piece is held at a time. What it says of leases is left out.
         """
+        return (each for each in self.decode_whole_snapshot(chunks) if isinstance(each, tuple))
+
+    def decode_whole_snapshot(self, chunks: Iterable[bytes]) -> Iterator[tuple[bytes, bytes] | HeldLease | LeasedKey]:
+        """As :meth:`decode_snapshot`, with the leases, which come after the keys."""
         unpacker = msgpack.Unpacker(max_buffer_size=_MAX_SNAPSHOT_PIECE_BYTES)
         for chunk in chunks:
             unpacker.feed(chunk)
@@ -219,11 +270,16 @@ class KeyValueCodec:
             raise ProtocolError("a key/value snapshot that ends within a piece")
 
 
-class _ComparesError(ProtocolError):
-    """Where a change is due there is a comparison."""
+class _DependsError(ProtocolError):
+    """Where a change is due there is a comparison, or something about a lease."""
 
 
-def _pack(changes: Iterable[Change], compares: Iterable[Compare] = (), otherwise: Iterable[Change] = ()) -> bytes:
+def _pack(
+    changes: Iterable[Change],
+    compares: Iterable[Compare] = (),
+    otherwise: Iterable[Change] = (),
+    lease: bytes | None = None,
+) -> bytes:
     operations: list[list[int] | list[int | bytes]] = [*map(_operation, changes)]
     comparisons = list(map(_comparison, compares))
     if others := list(map(_operation, otherwise)):
@@ -232,7 +288,8 @@ def _pack(changes: Iterable[Change], compares: Iterable[Compare] = (), otherwise
         operations += [[_OTHERWISE], *others]
     if not operations:
         raise InvalidDataError("an entry without changes")
-    packed: bytes = msgpack.packb([_TAG, *comparisons, *operations])
+    before = [] if lease is None else [with_lease(lease)]
+    packed: bytes = msgpack.packb([_TAG, *before, *comparisons, *operations])
     return packed
 
 
@@ -284,8 +341,8 @@ def _change(operation: object) -> Change:
             return Change(ChangeKind.SET, operation[1], operation[2])
         if operation[0] == _DELETE and len(operation) == 2:
             return Change(ChangeKind.DELETE, operation[1])
-        if _is_comparison(operation):
-            raise _ComparesError("a key/value entry with a comparison after a change")
+        if (type(operation[0]) is int and operation[0] in LEASE_KINDS) or _is_comparison(operation):
+            raise _DependsError("a key/value entry with a comparison or a lease after a change")
     raise ProtocolError("a key/value entry with an unknown change")
 
 
@@ -294,6 +351,24 @@ def _is_comparison(operation: object) -> bool:
         case [2, bytes() as key, None | bytes()]:
             return bool(key)
     return False
+
+
+def _depending(operations: list[Any]) -> Transaction | LeaseOperation:
+    """What an entry says that depends on what there is."""
+    operation = lease_operation_of(operations)
+    if operation is not None:
+        return operation
+    lease = lease_of(operations)
+    if lease is None:
+        return _conditional(operations)
+    rest = [_TAG, *operations[2:]]
+    try:
+        transaction = Transaction((), _changes(rest))
+    except _DependsError:
+        transaction = _conditional(rest)
+    if not transaction.changes:
+        raise ProtocolError("a key/value entry with a lease that changes nothing")
+    return attrs.evolve(transaction, lease=lease)
 
 
 def _conditional(operations: list[Any]) -> Transaction:
@@ -311,14 +386,19 @@ def _conditional(operations: list[Any]) -> Transaction:
     return Transaction(compares, _changes([_TAG, *changes[:place]]), _changes([_TAG, *changes[place + 1 :]]))
 
 
-def _snapshot_items(unpacker: msgpack.Unpacker) -> Iterator[tuple[bytes, bytes]]:
+def _snapshot_items(unpacker: msgpack.Unpacker) -> Iterator[tuple[bytes, bytes] | HeldLease | LeasedKey]:
     while True:
         try:
-            changes = _changes(next(unpacker))
+            piece = next(unpacker)
         except StopIteration:
             return
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise ProtocolError(f"a key/value snapshot that is not MessagePack: {type(error).__name__}") from None
+        try:
+            changes = _changes(piece)
+        except _DependsError:
+            yield from in_snapshot(piece)
+            continue
         for change in changes:
             if change.value is None:
                 raise ProtocolError("a key/value snapshot that deletes a key")

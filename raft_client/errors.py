@@ -13,6 +13,9 @@
     │   ├── ConfigError                        the new list of peers was refused, with name and message
     │   ├── CompactionError                    no log was trimmed, or no snapshot made; the message says why
     │   ├── HandOverError                      the leadership was not handed over; the message says why
+    │   ├── LeaseEndedError                    the lease of keys has ended, and nothing was done
+    │   ├── LeaseLimitError                    too many leases, or keys of a lease
+    │   ├── LeasesUnsupportedError             a member of the cluster knows no leases; the message says which
     │   └── NotLeaderError                     the peer that was asked is not the leader; it may say who is
     ├── TransportError                         no answer; see ``may_have_been_applied``
     │   ├── NoLeaderError (TimeoutError)       no peer said that it is the leader
@@ -64,6 +67,9 @@ __all__ = [
     "HistoryOutrunError",
     "InvalidArgumentError",
     "InvalidDataError",
+    "LeaseEndedError",
+    "LeaseLimitError",
+    "LeasesUnsupportedError",
     "LogError",
     "NoLeaderError",
     "NotLeaderError",
@@ -206,6 +212,28 @@ class HandOverError(ClusterError):
     """The leadership was not handed over: no such member, a Node peer, or one that did not take over in time.
 
     The leader goes on, unless ``may_have_been_applied``.
+    """
+
+
+class LeaseEndedError(ClusterError):
+    """The lease of keys has ended, or its owner has to take it for ended: it could not be kept alive in time.
+
+    Its keys are deleted, or will be in a moment. What was to be done with it was not done. Begin another one.
+    """
+
+
+class LeaseLimitError(ClusterError):
+    """There are as many leases as a cluster holds, or keys as a lease holds, or all of them. Nothing was done.
+
+    A cluster holds 10,000 leases, with 1,000 keys each and 100,000 together.
+    """
+
+
+class LeasesUnsupportedError(ClusterError):
+    """The cluster grants no leases, because not all of its members know them. The message says which do not.
+
+    They are npm's peers, or of an earlier version, or have another state machine; or the leader has not reached them
+    since it started, and no lease was ever granted.
     """
 
 

@@ -38,7 +38,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 
 #: Package -> the modules of its ``aio`` folder that have a generated twin in ``sync``.
 TWINS: Final = {
-    "raft_client": ("client", "key_values", "mirror", "readers", "watch"),
+    "raft_client": ("client", "key_values", "lease", "mirror", "readers", "watch"),
     "statestore_client": ("client", "leases", "locks", "steps", "watch"),
     "statestore_client/kvstore": ("client",),
     "statestore_client/recipes": ("barrier", "counter", "members", "partitioner", "semaphore"),
@@ -68,6 +68,7 @@ NAMES: Final = {
     "AsyncEntries": "Entries",
     "AsyncEventIterator": "EventIterator",
     "AsyncGuardedStore": "GuardedStore",
+    "AsyncKeyLease": "KeyLease",
     "AsyncKeyMirror": "KeyMirror",
     "AsyncKeyRange": "KeyRange",
     "AsyncKeyValues": "KeyValues",

@@ -6,28 +6,40 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import cast
 
 from raft_client.aio.engine import Engine
+from raft_client.aio.lease import AsyncKeyLease
 from raft_client.aio.mirror import AsyncKeyMirror
 from raft_client.aio.primitives import OneReader, check_callback
 from raft_client.clocks import monotonic
 from raft_client.codecs import Changes, Compares, KeyValueCodec, transaction_of
 from raft_client.core import arguments, key_value_calls
 from raft_client.core.arguments import DEFAULT_TIMEOUT, Data, Id, Timeout
-from raft_client.core.calls import Append
+from raft_client.core.calls import Append, MayLease
 from raft_client.core.entries_stream import check_buffer
 from raft_client.core.key_value_calls import (
     AnyPeer,
+    GetLease,
     GetOutcome,
     KeyState,
+    LeaseInfo,
     Range,
     ReadPage,
     WriteOutcome,
 )
 from raft_client.core.mirrors import Mirror, MirrorEvent
 from raft_client.core.watch_events import DEFAULT_QUEUE_BYTES
-from raft_client.errors import BusyError, OutOfDateLogError, RaftError, RequestTimeoutError, TransportError
+from raft_client.errors import (
+    BusyError,
+    LeaseEndedError,
+    LeaseLimitError,
+    OutOfDateLogError,
+    RaftError,
+    RequestTimeoutError,
+    TransportError,
+)
 from raft_client.request_id_factory import new_raw_id
 from raft_client.settings import RaftSettings
 from raft_client.wire.key_value_messages import Page
+from raft_client.wire.leases import EndLease, GrantLease, KeepLease, LeaseOperation
 from raft_client.wire.log_entry import Position
 from raft_client.wire.request_id import RequestId
 
@@ -118,12 +130,82 @@ class AsyncKeyValues:
             callback=callback,
         )
 
+    # -- leases --------------------------------------------------------------------------------------------------------
+
+    def lease(
+        self,
+        ttl: float,
+        *,
+        on_lost: Callable[[LeaseEndedError], object] | None = None,
+        timeout: Timeout = DEFAULT_TIMEOUT,
+    ) -> AsyncKeyLease:
+        """A lease of keys: what is put with it is there until it ends, and it ends with its owner.
+
+        Use it as a context manager: entering begins it, within ``timeout``; a worker of its own keeps it alive, and
+        leaving ends it. A process that is killed, or cut off, leaves its keys for ``ttl`` seconds (1 to 86,400), and
+        one election more if the leader is lost meanwhile. ``on_lost`` is called with the reason, by that worker, when
+        the lease is lost before it is left: it may be slow, may fail (that is logged) and may use the client.
+        In the asyncio client it may be a coroutine function.
+        """
+        check_callback(on_lost)
+        return AsyncKeyLease(
+            self,
+            RequestId(new_raw_id()),
+            key_value_calls.ttl_ms_of(ttl) / 1000,
+            timeout=self._seconds(timeout),
+            on_lost=on_lost,
+        )
+
+    async def look_up_lease(self, lease: AsyncKeyLease | Id, *, timeout: Timeout = DEFAULT_TIMEOUT) -> LeaseInfo | None:
+        """The ttl and the keys of a lease; None if there is no such lease, or no more."""
+        call = GetLease(self._settings.ident, _lease_id(lease))
+        return cast("LeaseInfo | None", await self._engine.call(call, timeout=self._seconds(timeout)))
+
+    async def grant_lease(self, lease: RequestId, ttl: float, *, seconds: float | None) -> None:
+        """Begin it, for :class:`KeyLease`. Repeated for the same one, it is begun once."""
+        deadline = None if seconds is None else monotonic() + seconds
+        await self._engine.call(MayLease(self._settings.ident, int.from_bytes(new_raw_id()[-6:])), timeout=seconds)
+        left = None if deadline is None else max(0.001, deadline - monotonic())
+        await self._say(GrantLease(lease.raw, round(ttl * 1000)), lease.raw, seconds=left)
+
+    async def keep_lease(self, lease: RequestId, *, seconds: float | None) -> None:
+        """Let it go on, for :class:`KeyLease`. Raises :class:`LeaseEndedError` if it is over."""
+        await self._say(KeepLease(lease.raw), new_raw_id(), seconds=seconds)
+
+    async def end_lease(
+        self, lease: AsyncKeyLease | Id, *, request_id: Id | None = None, timeout: Timeout = DEFAULT_TIMEOUT
+    ) -> WriteOutcome:
+        """End a lease, of whomever, and delete its keys; ``deleted`` of the outcome says how many there were.
+
+        Its owner is told with its next word. Raises :class:`LeaseEndedError` if there is no such lease, or no more.
+        """
+        raw_id, is_new = self._id_of(request_id)
+        operation, seconds = EndLease(_lease_id(lease)), self._seconds(timeout)
+        return await self._say(operation, raw_id, is_new=is_new, seconds=seconds)
+
+    async def _say(
+        self, operation: LeaseOperation, raw_id: bytes, *, is_new: bool = True, seconds: float | None
+    ) -> WriteOutcome:
+        return await self._append_and_ask(KeyValueCodec.encode_lease(operation), raw_id, is_new, seconds)
+
     # -- writing -------------------------------------------------------------------------------------------------------
 
     async def put(
-        self, key: Data, value: Data, *, request_id: Id | None = None, timeout: Timeout = DEFAULT_TIMEOUT
+        self,
+        key: Data,
+        value: Data,
+        *,
+        lease: AsyncKeyLease | Id | None = None,
+        request_id: Id | None = None,
+        timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> WriteOutcome:
-        """Set a key. The term of the position is not known: that costs one request; to know what was done costs two."""
+        """Set a key. The term of the position is not known: that costs one request; to know what was done costs two.
+
+        With a ``lease``, or its id, the key is one of that lease, and costs two requests. A key that is set again
+        belongs to the lease that was given last, or to none.
+        """
+        if lease is not None:
+            return await self.transaction(then={key: value}, lease=lease, request_id=request_id, timeout=timeout)
         data = KeyValueCodec.set(key, value)
         return WriteOutcome(Position(await self._append(data, *self._id_of(request_id), self._seconds(timeout))))
 
@@ -139,15 +221,17 @@ class AsyncKeyValues:
         expected: Data | None,
         value: Data | None,
         *,
+        lease: AsyncKeyLease | Id | None = None,
         request_id: Id | None = None,
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> WriteOutcome:
         """Set a key if it has the value ``expected``; ``done`` of the outcome says whether it had.
 
-        None stands for no such key: as ``expected`` it must not exist, as ``value`` it is deleted.
+        None stands for no such key: as ``expected`` it must not exist, as ``value`` it is deleted. ``lease`` is as for
+        :meth:`put`.
         """
         return await self.transaction(
-            compare={key: expected}, then={key: value}, request_id=request_id, timeout=timeout
+            compare={key: expected}, then={key: value}, lease=lease, request_id=request_id, timeout=timeout
         )
 
     async def transaction(
@@ -156,6 +240,7 @@ class AsyncKeyValues:
         compare: Compares = (),
         then: Changes = (),
         otherwise: Changes = (),
+        lease: AsyncKeyLease | Id | None = None,
         request_id: Id | None = None,
         timeout: Timeout = DEFAULT_TIMEOUT,
     ) -> WriteOutcome:
@@ -163,23 +248,30 @@ class AsyncKeyValues:
 
         ``compare`` maps keys to the values that they must have, None: there must be no such key. ``then`` and
         ``otherwise`` map keys to their new values, None: the key is deleted. Iterables of :class:`Compare` and
-        :class:`Change` are taken as well.
+        :class:`Change` are taken as well. What is set are keys of the ``lease``, if one is given.
 
-        Raises :class:`OutcomeUnknownError` when it is in the log and the cluster has forgotten what became of it.
+        Raises :class:`LeaseEndedError` and :class:`LeaseLimitError` when nothing was done because of the lease, and
+        :class:`OutcomeUnknownError` when it is in the log and the cluster has forgotten what became of it.
         """
         wanted = transaction_of(compare, then, otherwise)
-        data = KeyValueCodec.encode(wanted.changes, wanted.compares, wanted.otherwise)
+        own = None if lease is None else _lease_id(lease)
+        data = KeyValueCodec.encode(wanted.changes, wanted.compares, wanted.otherwise, lease=own)
         seconds = self._seconds(timeout)
-        deadline = None if seconds is None else monotonic() + seconds
         raw_id, is_new = self._id_of(request_id)
+        if own is None and not wanted.has_outcome:
+            return WriteOutcome(Position(await self._append(data, raw_id, is_new, seconds)))
+        return await self._append_and_ask(data, raw_id, is_new, seconds)
+
+    async def _append_and_ask(self, data: bytes, raw_id: bytes, is_new: bool, seconds: float | None) -> WriteOutcome:
+        """Append, and ask what became of it."""
+        deadline = None if seconds is None else monotonic() + seconds
         index = await self._append(data, raw_id, is_new, seconds)
-        if not wanted.has_outcome:
-            return WriteOutcome(Position(index))
         left = None if deadline is None else max(0.001, deadline - monotonic())
         try:
             return cast(WriteOutcome, await self._engine.call(GetOutcome(self._settings.ident, index), timeout=left))
         except RaftError as error:
-            error.may_have_been_applied, error.request_id = True, RequestId(raw_id)
+            is_known = isinstance(error, LeaseEndedError | LeaseLimitError)
+            error.may_have_been_applied, error.request_id = not is_known, RequestId(raw_id)
             raise
 
     async def _append(self, data: bytes, raw_id: bytes, is_new: bool, seconds: float | None) -> int:
@@ -213,6 +305,14 @@ class AsyncKeyValues:
     def _id_of(request_id: Id | None) -> tuple[bytes, bool]:
         """Its 12 bytes, and whether it is new."""
         return (new_raw_id(), True) if request_id is None else (arguments.request_id_of(request_id).raw, False)
+
+
+def _lease_id(lease: AsyncKeyLease | Id) -> bytes:
+    """Its 12 bytes. Raises LeaseEndedError if its owner gives it, and knows that it is over."""
+    if isinstance(lease, AsyncKeyLease):
+        lease.check()
+        return lease.id.raw
+    return arguments.request_id_of(lease).raw
 
 
 class AsyncKeyRange:

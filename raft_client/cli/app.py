@@ -8,6 +8,7 @@ Exit codes, the same for all commands:
 2     the command line or the environment cannot be used; nothing was sent
 3     the cluster refused (expired id, list of peers, another change of peers, a new leader), or broke the protocol
 4     no leader, or no answer in time; an append may have taken effect, and the message says so
+5     the lease of a key is lost, which ``kv put --lease-ttl`` kept
 6     the data directory of a peer cannot be used, or its disk failed
 7     standard output is closed or cannot be written; what was asked for may be done
 8     some lines cannot be entries; the others were appended
@@ -30,6 +31,7 @@ from raft_client.cli.options import for_any_command, reword
 from raft_client.errors import (
     HistoryOutrunError,
     InvalidArgumentError,
+    LeaseEndedError,
     LogError,
     NoLeaderError,
     RaftError,
@@ -72,8 +74,8 @@ _COMMANDS: Final = {
     errors=RaftError,
     reword=reword,
     epilog="Exit codes: 0 done, 1 negative answer, 2 usage, 3 refused by the cluster, 4 no leader or no answer, "
-    "6 a data directory cannot be used, 7 no standard output, 8 some lines were not appended, 10 an address is taken, "
-    "126 and 127 what watch should run cannot be run, 130 interrupted.",
+    "5 a lease is lost, 6 a data directory cannot be used, 7 no standard output, 8 some lines were not appended, "
+    "10 an address is taken, 126 and 127 what watch should run cannot be run, 130 interrupted.",
 )
 @click.version_option(package_name="statestore-client")
 @for_any_command
@@ -104,6 +106,8 @@ def _exit_code(error: RaftError) -> int:
         return exits.NEGATIVE
     if isinstance(error, InvalidArgumentError):
         return exits.USAGE
+    if isinstance(error, LeaseEndedError):
+        return exits.LEASE_LOST
     return exits.NO_CONNECTION if isinstance(error, TransportError) else exits.REFUSED
 
 

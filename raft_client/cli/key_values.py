@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -24,9 +26,14 @@ from raft_client.cli.options import connection_options, open_client
 from raft_client.core.key_value_calls import WriteOutcome
 from raft_client.core.mirrors import MirrorEvent
 from raft_client.core.stream_actions import Freshness
+from raft_client.errors import LeaseEndedError
 from raft_client.settings import RaftSettings
 from raft_client.sync.mirror import KeyMirror, MirrorChanges
 from raft_client.wire.log_entry import Position
+
+if TYPE_CHECKING:
+    from raft_client.sync.client import RaftClient
+    from raft_client.sync.lease import KeyLease
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -203,18 +210,80 @@ def _changes(event: MirrorEvent) -> Iterator[Line]:
 @kv.command("put")
 @click.argument("key")
 @click.argument("value")
+@click.option(
+    "--lease-ttl",
+    type=float,
+    metavar="SECONDS",
+    help="With a lease of so many seconds, which is printed, too, and kept until Ctrl-C or SIGTERM; then KEY is gone.",
+)
 @request_id_option
 @_json
 @connection_options
-def put(key: str, value: str, *, request_id: str | None, json_output: bool, settings: RaftSettings) -> int:
+def put(
+    key: str,
+    value: str,
+    *,
+    lease_ttl: float | None,
+    request_id: str | None,
+    json_output: bool,
+    settings: RaftSettings,
+) -> int:
     """Set KEY to VALUE, and print the index of the entry."""
+    name = argument_bytes(key)
+
+    def set_it(client: RaftClient, lease: KeyLease | None) -> None:
+        outcome = client.kv.put(name, argument_bytes(value), lease=lease, request_id=request_id)
+        if json_output:
+            own = {} if lease is None else {"lease": str(lease.id)}
+            print_json(as_json("key", name), _place(outcome.position), own)
+        else:
+            print_line(str(outcome.position.index), *([] if lease is None else [str(lease.id)]))
+
     with open_client(settings) as client:
-        outcome = client.kv.put(argument_bytes(key), argument_bytes(value), request_id=request_id)
-    if json_output:
-        print_json(as_json("key", argument_bytes(key)), _place(outcome.position))
-    else:
-        print_line(str(outcome.position.index))
+        if lease_ttl is None:
+            set_it(client, None)
+            return exits.DONE
+        with _terminated_as_interrupted(), client.kv.lease(lease_ttl) as lease:
+            set_it(client, lease)
+            lease.wait_lost()
+            lease.check()
     return exits.DONE
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """Let SIGTERM end the block as Ctrl-C does: so what it holds is given back."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@kv.command("lease")
+@click.argument("lease", metavar="LEASE")
+@click.option("--end", "ends", is_flag=True, help="End it: print the index of the entry and how many keys it had.")
+@_json
+@connection_options
+def look_up_lease(lease: str, *, ends: bool, json_output: bool, settings: RaftSettings) -> int:
+    """Print the seconds that LEASE lasts without a word from its owner, and its keys. Exit code 1 if there is none."""
+    with open_client(settings) as client:
+        if ends:
+            try:
+                outcome = client.kv.end_lease(lease)
+            except LeaseEndedError:
+                return exits.NEGATIVE
+            _print_deleted(outcome, json_output=json_output)
+            return exits.DONE
+        found = client.kv.look_up_lease(lease)
+    if json_output:
+        keys = [] if found is None else [as_json("key", key) for key in found.keys]
+        print_json({"lease": lease, "ttl": None if found is None else found.ttl, "keys": keys})
+    elif found is not None:
+        print_line(f"{found.ttl:g}")
+        for key in found.keys:
+            print_line(key)
+    return exits.NEGATIVE if found is None else exits.DONE
 
 
 @kv.command("delete")
@@ -227,11 +296,15 @@ def delete(keys: Sequence[str], *, request_id: str | None, json_output: bool, se
     there were none."""
     with open_client(settings) as client:
         outcome = client.kv.delete(*map(argument_bytes, keys), request_id=request_id)
+    _print_deleted(outcome, json_output=json_output)
+    return exits.DONE if outcome.deleted else exits.NEGATIVE
+
+
+def _print_deleted(outcome: WriteOutcome, *, json_output: bool) -> None:
     if json_output:
         print_json(_place(outcome.position), {"deleted": outcome.deleted})
     else:
         print_line(str(outcome.position.index), str(outcome.deleted))
-    return exits.DONE if outcome.deleted else exits.NEGATIVE
 
 
 _Pairs = Sequence[tuple[bytes, bytes | None]]

@@ -19,6 +19,7 @@ from raft_client.errors import (
     HandOverError,
     InvalidArgumentError,
     InvalidDataError,
+    LeasesUnsupportedError,
     ProtocolError,
     RaftError,
     RequestExpiredError,
@@ -44,6 +45,7 @@ from raft_client.wire.client_requests import (
 from raft_client.wire.configuration import Peer, Peers
 from raft_client.wire.frames import decode_json, encode_json, hot_value
 from raft_client.wire.hello import Capability, Hello, hello_in_reply
+from raft_client.wire.key_value_messages import AskLeases, LeasesReply
 from raft_client.wire.log_entry import MAX_ENTRY_DATA_BYTES
 
 # -- what calls return -------------------------------------------------------------------------------------------------
@@ -457,10 +459,10 @@ def _peer(peer: object) -> Peer:
 
 
 # -- calls after a hello -----------------------------------------------------------------------------------------------
-# They keep logs short and move the leadership. Which peer is asked, and how often, is not decided here.
+# They keep logs short, begin leases and move the leadership. Which peer is asked, and how often, is not decided here.
 
 
-#: Of the replies to Trim and TakeSnapshot, after the request id; that to a hello has more.
+#: At most, of the replies to Trim, TakeSnapshot and AskLeases, after the request id; that to a hello has more.
 _REPLY_FRAMES: Final = 4
 
 
@@ -489,8 +491,13 @@ class _GreetedCall(AnsweredOnce, ABC):
         if self._of_leader and not reply.is_leader:
             return NotLeader(reply.leader_id)
         if hello is None or not hello.knows(self._capability):
-            return Failed(CompactionError("the peer is a Node peer, or an old one: compact its log with its own tools"))
+            return Failed(self._unknown(reply.leader_id))
         return FollowUps((self._request,))
+
+    def _unknown(self, leader_id: str | None) -> RaftError:
+        """Make the error for a peer that does not know the request."""
+        del leader_id
+        return CompactionError("the peer is a Node peer, or an old one: compact its log with its own tools")
 
     @abstractmethod
     def _done(self, frames: Sequence[bytes]) -> Verdict: ...
@@ -530,6 +537,36 @@ class MakeSnapshot(_GreetedCall):
         if reply.outcome is Outcome.REFUSED:
             return Failed(CompactionError(reply.reason))
         return Finished(TakenSnapshot(reply.index, reply.size))
+
+
+class MayLease(_GreetedCall):
+    """AskLeases, sent to the leader. Result: None. Raises LeasesUnsupportedError."""
+
+    __slots__ = ()
+
+    changes = False
+    _capability = Capability.LEASES
+
+    def __init__(self, ident: bytes, number: int) -> None:
+        """``number`` is another one for each call, below 2^53."""
+        super().__init__(ident, AskLeases(ident).to_frames(), number, of_leader=True)
+
+    def _unknown(self, leader_id: str | None) -> RaftError:
+        return LeasesUnsupportedError(
+            f"the leader {leader_id} knows no leases: it is a Node peer, of an earlier version, or has another "
+            "state machine"
+        )
+
+    def _done(self, frames: Sequence[bytes]) -> Verdict:
+        unaware = LeasesReply.from_frames(frames).unaware
+        if not unaware:
+            return Finished(None)
+        return Failed(
+            LeasesUnsupportedError(
+                f"the leader grants no leases before all members know them, and {', '.join(unaware)} has not said so: "
+                "a Node peer, one of an earlier version or with another state machine, or not reached yet"
+            )
+        )
 
 
 # -- moving the leadership ---------------------------------------------------------------------------------------------

@@ -16,13 +16,17 @@ from raft_client.errors import (
     HistoryOutrunError,
     InvalidArgumentError,
     InvalidDataError,
+    LeaseEndedError,
+    LeaseLimitError,
     OutcomeUnknownError,
     OutOfDateLogError,
     ProtocolError,
 )
 from raft_client.wire.frames import hot_value
 from raft_client.wire.key_value_messages import (
+    AskLease,
     AskOutcome,
+    LeaseReply,
     NotYet,
     OutcomeReply,
     Outrun,
@@ -30,9 +34,11 @@ from raft_client.wire.key_value_messages import (
     ReadKeys,
     Refused,
     TransactionStatus,
+    decode_lease_reply,
     decode_outcome_reply,
     decode_read_reply,
 )
+from raft_client.wire.leases import LEAST_TTL_MS, MOST_TTL_MS
 from raft_client.wire.log_entry import Position
 
 #: Keys in one page. A page ends after 1 MiB, too.
@@ -69,6 +75,15 @@ class WriteOutcome:
     position: Position
     done: bool = True
     deleted: int = 0
+
+
+@hot_value
+class LeaseInfo:
+    """A lease as it is at ``position``: how many seconds it lasts without a word from its owner, and its keys."""
+
+    ttl: float
+    keys: tuple[bytes, ...]
+    position: Position
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------
@@ -111,6 +126,16 @@ def end_of_prefix(prefix: bytes) -> bytes:
     """The first key behind all that begin with ``prefix``; empty if there is none."""
     head = prefix.rstrip(b"\xff")
     return head[:-1] + bytes((head[-1] + 1,)) if head else b""
+
+
+def ttl_ms_of(ttl: object) -> int:
+    """How many milliseconds a lease lasts, given seconds. Raises InvalidArgumentError."""
+    least, most = LEAST_TTL_MS // 1000, MOST_TTL_MS // 1000
+    if isinstance(ttl, bool) or not isinstance(ttl, int | float) or not least <= ttl <= most:
+        raise InvalidArgumentError(
+            f"ttl must be a number of seconds from {least} to {most}, not {ttl!r}", argument="ttl"
+        )
+    return round(ttl * 1000)
 
 
 def check_limit(limit: int | None) -> int | None:
@@ -156,9 +181,29 @@ class GetOutcome(Question):
                 return Failed(ProtocolError(reason))
             case OutcomeReply(status=TransactionStatus.UNKNOWN):
                 return Failed(OutcomeUnknownError(self._index))
+            case OutcomeReply(status=TransactionStatus.NO_LEASE):
+                return Failed(LeaseEndedError("the lease has ended, and so nothing was done"))
+            case OutcomeReply(status=TransactionStatus.TOO_MANY):
+                return Failed(LeaseLimitError("there are too many leases, or keys of leases, and so nothing was done"))
             case OutcomeReply(status, term, deleted):
                 done = status is TransactionStatus.DONE
                 return Finished(WriteOutcome(Position(self._index, term), done, deleted))
+
+
+class GetLease(Question):
+    """AskLease. Result: :class:`LeaseInfo`, or None if there is no such lease."""
+
+    __slots__ = ()
+
+    def __init__(self, ident: bytes, lease: bytes) -> None:
+        super().__init__(AskLease(ident, lease).to_frames())
+
+    def receive(self, frames: Sequence[bytes]) -> Verdict:
+        match decode_lease_reply(frames):
+            case Refused(reason=reason):
+                return Failed(ProtocolError(reason))
+            case LeaseReply(position, ttl_ms, keys):
+                return Finished(None if ttl_ms is None else LeaseInfo(ttl_ms / 1000, keys, position))
 
 
 class AnyPeer:

@@ -45,6 +45,7 @@ class Capability(StrEnum):
     WATCH = "watch"
     TRIM = "trim"
     SNAPSHOT = "snapshot"
+    LEASES = "leases"
 
 
 def _as_names(names: Iterable[str]) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ type          frames                          frames of the answer
 ============  ==============================  =================================================================
 
 The clients of this package ask ``kv.read`` and ``kv.outcome``: pages that belong together show the keys as they were
-when the same entry had been applied, and may come from different peers.
+when the same entry had been applied, and may come from different peers. Of leases they ask ``kv.leases`` and
+``kv.lease``.
 
 Source: ours; ØMQ Raft protocol, "ClientDispatch RPC".
 """
@@ -36,12 +37,13 @@ from raft_client.wire.fields import (
     UINT,
     FieldMessage,
     FrameReader,
+    FrameType,
     frame,
     numbered,
     reply,
     request,
 )
-from raft_client.wire.frames import encode_uint
+from raft_client.wire.frames import decode_json, encode_json, encode_uint
 from raft_client.wire.log_entry import Position
 
 _PAGE: Final = 0
@@ -55,6 +57,8 @@ class TransactionStatus(Enum):
     UNKNOWN = 0
     DONE = 1
     COMPARISON_FAILED = 2
+    NO_LEASE = 3  # its lease had ended
+    TOO_MANY = 4  # leases, or keys of a lease
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------
@@ -83,6 +87,21 @@ class AskOutcome(FieldMessage):
 
     ident: bytes = frame(RAW)
     index: int = frame(UINT)
+
+
+@request(b"kv.leases")
+class AskLeases(FieldMessage):
+    """May leases be granted? For the leader, after it has said hello."""
+
+    ident: bytes = frame(RAW)
+
+
+@request(b"kv.lease")
+class AskLease(FieldMessage):
+    """What is the lease ``lease``?"""
+
+    ident: bytes = frame(RAW)
+    lease: bytes = frame(RAW)
 
 
 # -- answers -----------------------------------------------------------------------------------------------------------
@@ -137,11 +156,55 @@ _STATUS: Final = numbered({status: status.value for status in TransactionStatus}
 
 @reply(AskOutcome.TYPE)
 class OutcomeReply(FieldMessage):
-    """``status`` of an entry that compares or deletes, its ``term``, and how many keys it ``deleted``."""
+    """``status`` of an entry that compares, deletes or has to do with a lease, its ``term``, and how many keys it
+    ``deleted``."""
 
     status: TransactionStatus = frame(_STATUS)
     term: int = frame(UINT, default=0)
     deleted: int = frame(UINT, default=0)
+
+
+def _names_of(frame: bytes) -> tuple[str, ...]:
+    names = decode_json(frame)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ProtocolError("a list of names that is none")
+    return tuple(map(str, names))
+
+
+_NAMES: Final = FrameType("json", lambda names: encode_json(list(names)), _names_of)
+
+
+@reply(AskLeases.TYPE)
+class LeasesReply(FieldMessage):
+    """``unaware``: the ids of members that have not said that they know leases. If there are none, grant some."""
+
+    unaware: tuple[str, ...] = frame(_NAMES)
+
+
+@attrs.frozen
+class LeaseReply:
+    """The lease at ``position``: how many milliseconds it lasts, None if there is none; and its keys in order."""
+
+    TYPE: ClassVar[bytes] = AskLease.TYPE
+
+    position: Position
+    ttl_ms: int | None
+    keys: tuple[bytes, ...] = ()
+
+    def to_frames(self) -> list[bytes]:
+        """The frames after the request id."""
+        return [
+            encode_uint(self.position.index),
+            encode_uint(self.position.term),
+            NUINT.encode(self.ttl_ms),
+            *self.keys,
+        ]
+
+    @classmethod
+    def from_frames(cls, frames: Sequence[bytes]) -> LeaseReply:
+        """Raises ProtocolError."""
+        reader = FrameReader(frames)
+        return cls(Position(reader.uint(), reader.uint()), reader.read(NUINT), tuple(reader.rest()))
 
 
 @attrs.frozen
@@ -172,6 +235,11 @@ def decode_read_reply(frames: Sequence[bytes]) -> ReadReply:
 def decode_outcome_reply(frames: Sequence[bytes]) -> OutcomeReply | Refused:
     """Raises ProtocolError."""
     return _refusal(frames) or OutcomeReply.from_frames(frames)
+
+
+def decode_lease_reply(frames: Sequence[bytes]) -> LeaseReply | Refused:
+    """Raises ProtocolError."""
+    return _refusal(frames) or LeaseReply.from_frames(frames)
 
 
 def _refusal(frames: Sequence[bytes]) -> Refused | None:

@@ -65,6 +65,7 @@ WARNED_ON_PURPOSE = {
     DOCS / "how-to" / name
     for name in (
         "connect.md",
+        "raft-members.md",
         "run-a-cluster.md",
         "run-two-servers.md",
         "secure.md",

@@ -12,6 +12,7 @@ import raft_client
 from raft_client._common import http_server
 from raft_client.server import embedded_cluster
 from raft_client.server.machines import broadcast, key_value, watch_server
+from raft_client.server.machines import leases as machine_leases
 from raft_client.server.machines.watch_server import WatchServerLimits
 from raft_client.server.node import (
     apply_queue,
@@ -37,7 +38,7 @@ from raft_client.server.runtime import (
 )
 from raft_client.server.runtime.storage import read_ahead, recovery
 from raft_client.server.runtime.storage.disk_log import StorageLimits
-from raft_client.wire import client_requests, frames, peer_messages, request_id
+from raft_client.wire import client_requests, frames, leases, peer_messages, request_id
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "reference" / "raft-limits.md"
 SERVER: Final = Path(raft_client.__file__).parent / "server"
@@ -99,7 +100,11 @@ FIXED: Final[dict[str, Any]] = {
     "growth of the log between two snapshots, in sizes of the last": compaction._FACTOR,
     "keys in a page of `kv.range` or `kv.read`": key_value._MAX_PAGE,
     "keys that are looked at for a page of `kv.read`": key_value._MOST_LOOKED_AT,
-    "results of transactions that compare or delete": key_value._REMEMBERED,
+    "results of transactions that compare, delete or have a lease": key_value._REMEMBERED,
+    "leases of a cluster": leases.MOST_LEASES,
+    "keys of a lease": leases.MOST_KEYS_OF_A_LEASE,
+    "keys of all leases": leases.MOST_LEASED_KEYS,
+    "leases that a leader ends in one turn": machine_leases._MOST_ENDS,
     "entries in which a follower looks for the start of a term": follower._MAX_BACK,
     "requests to one peer whose late answers are understood": peer.REMEMBERED,
     "terms and indexes": node._MAX_NUMBER,
@@ -156,6 +161,7 @@ def test_every_limit_of_a_peer_has_a_row() -> None:
         for path in SERVER.rglob("*.py")
         for name in re.findall(r"^(_(?:MAX|MOST)_\w+): Final", path.read_text("utf-8"), re.M)
     }
-    compared = set(re.findall(r": (\w+\._(?:MAX|MOST)_\w+),$", Path(__file__).read_text("utf-8"), re.M))
+    here = Path(__file__).read_text("utf-8").replace("machine_leases.", "leases.")
+    compared = set(re.findall(r": (\w+\._(?:MAX|MOST)_\w+),$", here, re.M))
     assert limits >= NO_LIMITS
     assert limits - NO_LIMITS <= compared

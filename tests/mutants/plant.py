@@ -1,6 +1,6 @@
 """Plant mistakes into copies of both packages, one at a time, and see which tests find them.
 
-Why: a suite that passes says little about what it would miss. Each of the sixty mutants in ``mutants.toml`` is a
+Why: a suite that passes says little about what it would miss. Each of the mutants in ``mutants.toml`` is a
 mistake as people make them, at a place drawn by chance. The share that is found is a ruler: lay it on before and after
 a change of the tests. A survivor is either a test that is missing, or code that nothing needs.
 

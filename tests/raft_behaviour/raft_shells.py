@@ -8,7 +8,7 @@ from typing import Any
 from support.shells import Blocking
 
 import raft_client
-from raft_client.sync import Entries, KeyMirror, KeyRange, KeyValues, MirrorChanges, Subscriber, Watch
+from raft_client.sync import Entries, KeyLease, KeyMirror, KeyRange, KeyValues, MirrorChanges, Subscriber, Watch
 
 __all__ = ["RaftShell"]
 
@@ -31,5 +31,5 @@ class RaftShell:
 
 
 class _Blocking(Blocking):
-    plain = frozenset({"changes", "expect", "entries", "mirror", "range", "subscribe", "watch"})
-    made = (Entries, KeyMirror, KeyRange, KeyValues, MirrorChanges, Subscriber, Watch)
+    plain = frozenset({"changes", "check", "expect", "entries", "lease", "mirror", "range", "subscribe", "watch"})
+    made = (Entries, KeyLease, KeyMirror, KeyRange, KeyValues, MirrorChanges, Subscriber, Watch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -133,3 +134,30 @@ def test_a_mirror_tells_the_loss_of_the_leader_and_goes_on_at_the_next_one() -> 
         for value in "234":
             client.kv.put("a", value)
         assert [next(values) for _ in range(3)] == ["2", "3", "4"]
+
+
+def test_a_key_is_kept_as_long_as_the_command_runs(kv: Run) -> None:
+    """``put --lease-ttl`` keeps its key until it is ended, or until its lease is; ``kv lease`` shows and ends that."""
+    command = [sys.executable, "-m", "raft_client.cli", "kv", "put", "--lease-ttl", "5"]
+    with (
+        subprocess.Popen([*command, "a", "1"], stdout=subprocess.PIPE) as ended,
+        subprocess.Popen([*command, "b", "2", "--json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as loses,
+    ):
+        assert ended.stdout is not None
+        assert loses.stdout is not None
+        index, lease = ended.stdout.readline().decode().split()
+        other = json.loads(loses.stdout.readline())
+        assert kv("lease", lease).out == b"5\na\n"
+        assert json.loads(kv("lease", lease, "--json").out) == {"lease": lease, "ttl": 5.0, "keys": [{"key": "a"}]}
+        assert int(index) > 0
+        ended.send_signal(signal.SIGTERM)
+        assert ended.wait(30) == 130
+        gone = kv("lease", lease)
+        assert (gone.code, gone.out) == (1, b"")
+        assert kv("range").out == b"b 2\n"
+        done = kv("lease", other["lease"], "--end")
+        assert (done.code, done.out.split()[1]) == (0, b"1")
+        assert kv("lease", other["lease"], "--end").code == 1
+        _, said = loses.communicate(timeout=30)
+        assert (loses.returncode, b"the lease was ended" in said) == (5, True)
+    assert kv("put", "--lease-ttl", "0.5", "a", "1").code == 2

@@ -19,12 +19,16 @@ from typing import TYPE_CHECKING, Final
 import attrs
 from sortedcontainers import SortedDict, SortedList
 
-from raft_client.codecs import KeyValueCodec
+from raft_client.codecs import KeyValueCodec, Transaction
 from raft_client.errors import ProtocolError
+from raft_client.server.machines.leases import LeaseTable
 from raft_client.server.machines.state_machine import Applied, WatchableStateMachine
 from raft_client.wire.frames import decode_uint, encode_bool, encode_uint
+from raft_client.wire.key_changes import Change, ChangeKind
 from raft_client.wire.key_value_messages import (
+    AskLease,
     AskOutcome,
+    LeaseReply,
     NotYet,
     OutcomeReply,
     Outrun,
@@ -33,14 +37,14 @@ from raft_client.wire.key_value_messages import (
     Refused,
     TransactionStatus,
 )
+from raft_client.wire.leases import EndLease, GrantLease, HeldLease, KeepLease, LeasedKey
 from raft_client.wire.log_entry import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from raft_client.codecs import Transaction
     from raft_client.wire.client_requests import ClientDispatch
-    from raft_client.wire.key_changes import Change
+    from raft_client.wire.leases import LeaseOperation
     from raft_client.wire.log_entry import LogEntry
 
 # -- a copy that does not change ---------------------------------------------------------------------------------------
@@ -211,7 +215,8 @@ def _change_bytes(key: bytes, before: bytes | None) -> int:
 # -- key value ---------------------------------------------------------------------------------------------------------
 
 
-#: Transactions that compared or deleted and whose result is remembered: an application asks right after its append.
+#: Entries that compared, deleted, or said something of a lease, whose result is remembered: an application asks right
+#: after its append.
 _REMEMBERED: Final = 65_536
 #: One page of a range: at least one key, and then as long as it is shorter than this.
 _PAGE_BYTES: Final = 1024 * 1024
@@ -232,7 +237,7 @@ _CODEC: Final = KeyValueCodec()
 
 @attrs.frozen
 class _Result:
-    """What became of an entry that compares or deletes."""
+    """What became of an entry that compares, deletes, or says something of a lease."""
 
     status: TransactionStatus
     term: int
@@ -242,11 +247,12 @@ class _Result:
 class KeyValueStateMachine(WatchableStateMachine):
     """Its state is what the entries up to ``last_applied`` say, those that it can read."""
 
-    __slots__ = ("_items", "_listeners", "_past", "_results", "_term", "last_applied", "state_bytes")
+    __slots__ = ("_items", "_listeners", "_past", "_results", "_term", "last_applied", "leases", "state_bytes")
 
     def __init__(self, on_applied: Callable[[Applied], None] | None = None) -> None:
         """``on_applied`` is called with each entry that changed something, after the change."""
         self._items = FrozenItems()
+        self.leases: LeaseTable = LeaseTable()
         self._listeners = [] if on_applied is None else [on_applied]
         self._results: dict[int, _Result] = {}
         self._past = PastValues(_PAST_BYTES)
@@ -269,19 +275,46 @@ class KeyValueStateMachine(WatchableStateMachine):
         """Make the changes of each entry, all or none. What is broken or of another format changes nothing."""
         for entry in entries:
             self.last_applied, self._term = entry.index, entry.term
-            if entry.is_state and (transaction := _read(entry.data)) is not None:
-                self._apply(entry.index, transaction)
+            if not entry.is_state or (operation := _read(entry.data)) is None:
+                continue
+            if isinstance(operation, Transaction):
+                self._apply(entry.index, operation)
+            else:
+                self._apply_to_lease(entry.index, operation)
+
+    def _apply_to_lease(self, index: int, operation: LeaseOperation) -> None:
+        match operation:
+            case GrantLease(lease, ttl_ms):
+                status = self.leases.grant(lease, ttl_ms, index)
+            case KeepLease(lease):
+                status = self.leases.keep(lease, index)
+            case EndLease(lease, seen):
+                status = self.leases.may_end(lease, seen)
+        deleted = 0
+        if isinstance(operation, EndLease) and status is TransactionStatus.DONE:
+            keys = self.leases.end(operation.lease)
+            deleted = len(keys)
+            self._tell(index, tuple([change for key in keys if self._change(index, change := _deletion(key), None)]))
+        self._remember(index, _Result(status, self._term, deleted))
 
     def _apply(self, index: int, transaction: Transaction) -> None:
         done = not transaction.compares or all(
             self._items.get(compare.key) == compare.expected for compare in transaction.compares
         )
-        wanted = transaction.changes if done else transaction.otherwise
-        changed = tuple([change for change in wanted if self._change(index, change)])
-        if transaction.compares or any(change.value is None for change in wanted):
+        wanted, lease = transaction.changes if done else transaction.otherwise, transaction.lease
+        if lease is not None:
+            status = self.leases.may_have(lease, {change.key for change in wanted if change.value is not None})
+            if status is not TransactionStatus.DONE:
+                self._remember(index, _Result(status, self._term, 0))
+                return
+        changed = tuple([change for change in wanted if self._change(index, change, lease)])
+        if transaction.compares or lease is not None or any(change.value is None for change in wanted):
             status = TransactionStatus.DONE if done else TransactionStatus.COMPARISON_FAILED
             deleted = sum([change.value is None for change in changed])
             self._remember(index, _Result(status, self._term, deleted))
+        self._tell(index, changed)
+
+    def _tell(self, index: int, changed: tuple[Change, ...]) -> None:
         if changed and self._listeners:
             applied = Applied(index, changed)
             for listener in self._listeners:
@@ -292,9 +325,16 @@ class KeyValueStateMachine(WatchableStateMachine):
         if len(self._results) > _REMEMBERED:
             del self._results[next(iter(self._results))]  # the oldest: indexes only grow
 
-    def _change(self, index: int, change: Change) -> bool:
-        """Whether there is something to tell: a deletion of what is not there is nothing."""
+    def _change(self, index: int, change: Change, lease: bytes | None) -> bool:
+        """Whether there is something to tell: a deletion of what is not there is nothing.
+
+        A key belongs to the lease of the entry that set it last, if that has one.
+        """
         before = self._items.get(change.key)
+        if self.leases.key_count:
+            self.leases.detach(change.key)
+        if lease is not None and change.value is not None:
+            self.leases.attach(lease, change.key)
         if change.value is not None:
             self._set(change.key, change.value)
         elif before is None:
@@ -312,22 +352,30 @@ class KeyValueStateMachine(WatchableStateMachine):
     # -- snapshots -----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Iterator[bytes]:
-        """The keys in their order, as :meth:`~raft_client.KeyValueCodec.encode_snapshot` writes them.
+        """The keys in their order, as :meth:`~raft_client.KeyValueCodec.encode_snapshot` writes them; then the leases.
 
         So clients that read the log of our peers can read its snapshot, too.
         """
-        if not len(self._items):
+        leases = self.leases.copied()
+        if not len(self._items) and not leases:
             return iter((_EMPTY,))
-        return KeyValueCodec.encode_snapshot(self._items.frozen())
+        return KeyValueCodec.encode_snapshot(self._items.frozen(), leases)
 
     def restore(self, index: int, pieces: Iterable[bytes]) -> Iterator[None]:
         """Raises ProtocolError; the state is then as before. Nothing is known of transactions before ``index``."""
         restored = KeyValueStateMachine()
-        for number, (key, value) in enumerate(_CODEC.decode_snapshot(pieces), 1):
-            restored._set(key, value)
+        for number, each in enumerate(_CODEC.decode_whole_snapshot(pieces), 1):
+            if isinstance(each, HeldLease):
+                restored.leases.restore(each)
+            elif not isinstance(each, LeasedKey):
+                restored._set(*each)
+            elif restored.get(each.key) is None or each.lease not in restored.leases:
+                raise ProtocolError("a key/value snapshot with a key or lease that is not there")
+            else:
+                restored.leases.attach(each.lease, each.key)
             if not number % _KEYS_IN_A_STEP:
                 yield
-        self._items, self.state_bytes = restored._items, restored.state_bytes
+        self._items, self.state_bytes, self.leases = restored._items, restored.state_bytes, restored.leases
         self._results, self._past, self._term = {}, PastValues(_PAST_BYTES), 0
         self._past.oldest = self.last_applied = index
 
@@ -351,6 +399,8 @@ class KeyValueStateMachine(WatchableStateMachine):
                 case AskOutcome.TYPE:
                     asked = AskOutcome.from_frames([request.type, request.ident, *request.frames])
                     return self._outcome(asked.index).to_frames()
+                case AskLease.TYPE:
+                    return self._lease(AskLease.from_frames([request.type, request.ident, *request.frames])).to_frames()
                 case b"kv.get":
                     answer = self._get(request.frames)
                 case b"kv.range":
@@ -394,6 +444,10 @@ class KeyValueStateMachine(WatchableStateMachine):
             return OutcomeReply(TransactionStatus.UNKNOWN)
         return OutcomeReply(found.status, found.term, found.deleted)
 
+    def _lease(self, asked: AskLease) -> LeaseReply:
+        ttl_ms, keys = self.leases.look(asked.lease)
+        return LeaseReply(Position(self.last_applied, self._term), ttl_ms, keys)
+
     def _get(self, frames: Sequence[bytes]) -> list[bytes]:
         (key,) = _frames(frames, 1)
         value = self._items.get(key)
@@ -424,9 +478,13 @@ def _to_read(request: ClientDispatch) -> ReadKeys:
     return asked
 
 
-def _read(data: bytes) -> Transaction | None:
+def _deletion(key: bytes) -> Change:
+    return Change(ChangeKind.DELETE, key)
+
+
+def _read(data: bytes) -> Transaction | LeaseOperation | None:
     try:
-        return _CODEC.decode_transaction(data)
+        return _CODEC.decode_operation(data)
     except ProtocolError:
         return None  # every peer finds the same, and nobody can take the entry back
 

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from raft_client.server.node.ready import Configuration, Incoming, SnapshotMeta
     from raft_client.server.node.state import NodeState
     from raft_client.wire.frames import Message
+    from raft_client.wire.request_id import RequestId
 
 #: Terms and indexes count up by one: a peer that is at the end of the numbers is broken, and must not lead others on.
 _MAX_NUMBER: Final = 2**52
@@ -317,6 +318,12 @@ class RaftNode:
         """A linearizable read: a later Ready says in ``reads`` when it may be served, or by whom."""
         if self._at(now, self._state.wall_s):
             self._reads.read(token)
+            self._apply_rules()
+
+    def propose(self, data: bytes, request_id: RequestId, now: float) -> None:
+        """Append what the state machine's side has decided, with a new id, if this peer leads and takes entries now."""
+        if self._at(now, self._state.wall_s):
+            self._updates.propose(data, request_id)
             self._apply_rules()
 
     def transfer(self, peer_id: str, now: float) -> bool:

@@ -78,11 +78,7 @@ class Updates:
                 return
             if self._is_full(len(message.data)):
                 return  # not a word: the client repeats it later
-            index = log.last_index + 1
-            entry = LogEntry.of(message.data, term=state.term, request_id=request_id, index=index)
-            log.append((entry,))
-            self._uncommitted.append((index, entry.size))
-            self._uncommitted_bytes += entry.size
+            index = self._append_entry(message.data, request_id)
             self._waiting[index] = request
             if self._accept_at == math.inf:
                 self._accept_next, self._accept_at = index, state.now + _ACCEPT_S
@@ -91,6 +87,20 @@ class Updates:
         else:
             self._waiting[index] = request
             state.answer(request, _ACCEPTED)
+
+    def propose(self, data: bytes, request_id: RequestId) -> None:
+        """Append an entry for which nobody waits, with a new id, unless that cannot be done now."""
+        if self._state.is_leader and not self._is_handing_over and not self._is_full(len(data)):
+            self._append_entry(data, request_id)
+
+    def _append_entry(self, data: bytes, request_id: RequestId) -> int:
+        """Return its index."""
+        log = self._state.log
+        entry = LogEntry.of(data, term=self._state.term, request_id=request_id, index=log.last_index + 1)
+        log.append((entry,))
+        self._uncommitted.append((entry.index, entry.size))
+        self._uncommitted_bytes += entry.size
+        return entry.index
 
     def _is_full(self, size: int) -> bool:
         """Whether the entry has to wait. One fits always, however long it is."""

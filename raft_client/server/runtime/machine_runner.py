@@ -13,6 +13,7 @@ from raft_client.server.machines.change_history import LEAST_CHANGED_BYTES
 from raft_client.server.machines.state_machine import WatchableStateMachine
 from raft_client.server.machines.watch_server import WatchServer, WatchServerLimits
 from raft_client.server.node.ready import ReadGranted
+from raft_client.server.runtime.lease_keeper import LeaseKeeper
 from raft_client.wire.log_entry import Position, newest_id
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ class MachineRunner:
         *,
         publish: Callable[[StateBroadcast], None],
         drop: Callable[[str], None],
+        peer_id: str = "",
     ) -> None:
         #: Since the start, entries that were applied again included.
         self.applied_entries: int = 0
@@ -163,6 +165,7 @@ class MachineRunner:
         self.restored_snapshots: int = 0
         last = storage.last_index
         self.watches: WatchService = WatchService(machine, replayed=Position(last, storage.term_at(last) or 0))
+        self.leases: LeaseKeeper = LeaseKeeper(machine, peer_id)
         self._machine = machine
         self._storage = storage
         self._publish = publish
@@ -207,7 +210,7 @@ class MachineRunner:
         self._reads += ready.reads
         self._entries += ready.apply
         if ready.restore is not None:
-            self._restoring = self._restore(ready.restore)
+            self._restoring = self._restore(ready.restore, now)
         if self._restoring is not None:
             if (restored := next(self._restoring, None)) is None:
                 return None
@@ -216,6 +219,7 @@ class MachineRunner:
         if entries:
             self._machine.apply(entries)
             self.watches.applied(entries)
+            self.leases.applied(now)
             applied = entries[-1].index
             self.applied_entries += len(entries)
             self.applied_bytes += sum(entry.size for entry in entries)
@@ -225,7 +229,7 @@ class MachineRunner:
             self._answer(granted)
         return applied
 
-    def _restore(self, snapshot: SnapshotMeta) -> Generator[int | None]:
+    def _restore(self, snapshot: SnapshotMeta, now: float) -> Generator[int | None]:
         """None for each step, then the index of the snapshot."""
         pieces = self._storage.snapshot_pieces()
         try:
@@ -238,6 +242,7 @@ class MachineRunner:
         self.restored_snapshots += 1
         self._broadcaster.restored(snapshot.index)
         self.watches.restored(Position(snapshot.index, snapshot.term))
+        self.leases.restored(now)
         yield snapshot.index
 
     def close(self) -> None:
@@ -248,11 +253,13 @@ class MachineRunner:
     def lead(self, status: NodeStatus, now: float) -> None:
         """The peer leads now. What is in its log already is not told again: subscribers see what they miss."""
         self.watches.lead(leads=True)
+        self.leases.lead(now)
         self._say(self._broadcaster.lead(status.term, status.applied_index, now, tell_after=status.last_index))
 
     def follow(self) -> None:
         """The peer leads no longer."""
         self.watches.lead(leads=False)
+        self.leases.follow()
         self._broadcaster.follow()
 
     def tick(self, now: float) -> None:
@@ -260,8 +267,8 @@ class MachineRunner:
         self._say(self._broadcaster.tick(now))
 
     def next_deadline(self) -> float:
-        """When :meth:`tick`, or the watches, have something to do; 0 for at once, infinity for never."""
-        deadlines = (self._broadcaster.next_deadline(), self.watches.next_deadline())
+        """When :meth:`tick`, the watches or the leases have something to do; 0 for at once, infinity for never."""
+        deadlines = (self._broadcaster.next_deadline(), self.watches.next_deadline(), self.leases.next_deadline())
         return min((each for each in deadlines if each is not None), default=math.inf)
 
     def _say(self, message: StateBroadcast | None) -> None:

@@ -13,19 +13,18 @@ import math
 import random
 import secrets
 import socket
-import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import attrs
 
-from raft_client.clocks import wall_ns
+from raft_client.clocks import boot_s, wall_ns
 from raft_client.errors import InvalidArgumentError, ProtocolError, RaftError, TransportError
 from raft_client.reports import on_one_line
+from raft_client.request_id_factory import new_raw_id
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.machines.state_machine import StateMachine
 from raft_client.server.node.node import RaftNode
@@ -51,8 +50,9 @@ from raft_client.wire.client_requests import (
     Trim,
 )
 from raft_client.wire.hello import Capability, Hello, hello_in_reply, is_hello
+from raft_client.wire.key_value_messages import AskLeases
 from raft_client.wire.peer_messages import PeerReply, decode_peer_reply, decode_request
-from raft_client.wire.request_id import CLOCK_TOLERANCE_S
+from raft_client.wire.request_id import CLOCK_TOLERANCE_S, RequestId
 from raft_client.wire.watch_messages import BeginWatch, CancelWatch, Seen
 
 if TYPE_CHECKING:
@@ -96,25 +96,6 @@ class AskedRequests:
     def forget(self, peer_id: str) -> None:
         """The connection begins anew: replies to what was asked before mean nothing."""
         self._types.pop(peer_id, None)
-
-
-# -- the clock ---------------------------------------------------------------------------------------------------------
-# A leader answers reads for a while without asking the others. If its clock stood still with the machine, that while
-# would go on when the machine wakes up, and by then the others have a new leader.
-#
-# Source: clock_gettime(2), CLOCK_BOOTTIME. ``time.monotonic()`` stands still on Linux and macOS; macOS's
-# CLOCK_MONOTONIC goes on.
-
-
-def _clock() -> Callable[[], float]:
-    for name in ("CLOCK_BOOTTIME", "CLOCK_MONOTONIC"):
-        if hasattr(time, name):
-            return partial(time.clock_gettime, getattr(time, name))
-    return time.monotonic
-
-
-#: Seconds since some moment; never goes back, and is not to be compared with ``time.monotonic()``.
-monotonic_s: Final = _clock()
 
 
 # -- what comes in -----------------------------------------------------------------------------------------------------
@@ -199,8 +180,8 @@ logger: Final = logging.getLogger("raft_client.server")
 #: ``--verbose``, because operators read it after an outage.
 CLUSTER_LOGGER: Final = logging.getLogger("raft_client.server.cluster")
 
-#: What our peers can do beyond the document; with a state machine that has keys, also serve watches.
-_CAPABILITIES: Final = tuple(each for each in Capability if each is not Capability.WATCH)
+#: What our peers can do beyond the document; with a state machine that has keys also serve watches, and lease keys.
+_CAPABILITIES: Final = tuple(each for each in Capability if each not in (Capability.WATCH, Capability.LEASES))
 #: Requests that one turn takes before others have theirs.
 _TURN: Final = 200
 #: A turn applies nothing more after this time: a peer that starts has its whole log to apply, and heartbeats to send.
@@ -253,10 +234,12 @@ class RaftPeer:
             settings.ident,
             publish=lambda message: self._sockets.publish(message.to_frames()),
             drop=self._drop,
+            peer_id=settings.peer_id,
         )
         self._state_machine, self._compact_bytes = machine, compact_bytes
         watch = () if self.runner.watches.server is None else (Capability.WATCH,)
-        capabilities = (*_CAPABILITIES, *watch)
+        leases = (Capability.LEASES,) if self.runner.leases.has_leases else ()
+        capabilities = (*_CAPABILITIES, *watch, *leases)
         self._hello = Hello(settings.peer_id, secrets.randbelow(2**53), capabilities, round(QUIET_S * 1000))
         self._asked = AskedRequests()
         self._role: tuple[Role, int, str | None] | None = None
@@ -298,7 +281,7 @@ class RaftPeer:
             self._storage,
             applied_index=0,  # a snapshot is restored beside everything else
             rng=random.Random(secrets.randbits(64)),  # noqa: S311  # it spreads elections in time
-            now=monotonic_s(),
+            now=boot_s(),
             wall_s=wall_ns() / 1_000_000_000,
         )
         self._node = self._make_node(state)
@@ -324,7 +307,7 @@ class RaftPeer:
     def hand_over(self) -> bool:
         """If it leads, let the connected member that lacks least lead. Whether that began; ``on_role`` tells more."""
         lagging = sorted(self._node.status().followers, key=lambda each: each.lag)
-        has_begun = any(self._node.transfer(each.peer_id, monotonic_s()) for each in lagging)
+        has_begun = any(self._node.transfer(each.peer_id, boot_s()) for each in lagging)
         self._turn()
         return has_begun
 
@@ -332,7 +315,7 @@ class RaftPeer:
         """For tests: do not reach these peers, and reach all others, until it is called again."""
         self._sockets.cut_off(peer_ids)
         for peer_id in peer_ids:
-            self._node.peer_lost(peer_id, monotonic_s())
+            self._node.peer_lost(peer_id, boot_s())
         self._turn()
 
     async def __aenter__(self) -> Self:
@@ -368,11 +351,11 @@ class RaftPeer:
                 raise
 
     def _take_turn(self) -> None:
-        now = monotonic_s()
+        now = boot_s()
         self._sockets.settle(now)
         came = self._sockets.receive(_TURN, now)
         # Only now: if the process stood still after a message had come, a lease may be over that was not before.
-        now, wall_s = monotonic_s(), wall_ns() / 1_000_000_000
+        now, wall_s = boot_s(), wall_ns() / 1_000_000_000
         incoming = list(self._incoming(came, now))
         if incoming:
             self._node.steps(incoming, now, wall_s)
@@ -380,6 +363,8 @@ class RaftPeer:
                 self._note_unsound_appends()
         if now >= self._deadline:
             self._node.tick(now, wall_s)
+        for data in self.runner.leases.due(now):
+            self._node.propose(data, RequestId(new_raw_id()), now)
         if not self.runner.is_restoring:
             self._compaction.turn(self._node, self.runner.applied_bytes, now)
         is_done = self._carry_out(now)
@@ -391,7 +376,7 @@ class RaftPeer:
 
     def _go_on(self, error: Exception | None) -> None:
         """The disk has done its job, or could not."""
-        now = monotonic_s()
+        now = boot_s()
         if error is not None:
             self._node.fail(now)
             raise error
@@ -402,7 +387,7 @@ class RaftPeer:
         """Let the node go on with what it waits for: the other thread has read it."""
         if error is not None:
             raise error
-        self._node.disk_read(monotonic_s())
+        self._node.disk_read(boot_s())
         self._take_turn()
 
     def _set_timer(self, now: float, *, at_once: bool) -> None:
@@ -466,6 +451,9 @@ class RaftPeer:
         if isinstance(message, Trim | TakeSnapshot):
             self._compaction.on_request(request, message, self._node.status(), self._answer)
             return None
+        if isinstance(message, ClientDispatch) and message.type == AskLeases.TYPE and self.runner.leases.has_leases:
+            self._answer(request, self.runner.leases.support(self._node.configuration.change))
+            return None
         if isinstance(message, ClientDispatch):
             question = Question(message, lambda answer: self._reply_to(request, answer))
             if self.runner.ask(question):
@@ -490,6 +478,7 @@ class RaftPeer:
                 quiet_ms = None if hello is None else hello.quiet_ms
                 self._node.set_capabilities(peer_id, names, now, QUIET_S if quiet_ms is None else quiet_ms / 1000)
                 self._trimming.learn(peer_id, names, self._node.leader_id)
+                self.runner.leases.learn(peer_id, names)
                 return None
             reply = self._asked.decode(peer_id, request_id, rest)
             if reply is not None:
@@ -506,8 +495,8 @@ class RaftPeer:
 
     def _carry_out(self, now: float) -> bool:
         """Until the node wants nothing more, or applying has taken long. Whether that was all."""
-        is_done, end = False, monotonic_s() + _CARRYING_OUT_S
-        while not is_done and monotonic_s() < end:
+        is_done, end = False, boot_s() + _CARRYING_OUT_S
+        while not is_done and boot_s() < end:
             ready = self._node.ready()
             self._send(ready.send)
             if ready.persist is not None:

@@ -15,12 +15,13 @@ from support.ports import reserved_port
 from support.waiting import eventually, until
 
 from raft_client import AsyncRaftClient, ConfigError, NoLeaderError, Peer, RaftClient, RaftSettings, SettingsError
+from raft_client.clocks import boot_s
 from raft_client.links import Link, Links
 from raft_client.server.embedded_cluster import AsyncEmbeddedCluster, EmbeddedCluster
 from raft_client.server.machines.key_value import KeyValueStateMachine
 from raft_client.server.node.settings import NodeSettings
 from raft_client.server.runtime.curve_keys import CurveKeys
-from raft_client.server.runtime.peer import RaftPeer, monotonic_s
+from raft_client.server.runtime.peer import RaftPeer
 from raft_client.server.runtime.storage.disk_log import DiskLog
 from raft_client.wire.client_requests import Outcome, RequestConfig, Trim, TrimReply
 from raft_client.wire.peer_messages import AppendEntries, RequestVote
@@ -251,7 +252,7 @@ async def test_nothing_is_heard_from_who_has_a_key_that_was_taken_away(keys: Pat
             (keys / "clients" / "app.key").unlink()
             known = peer._keys
             assert known is not None
-            await until(lambda: not known.is_there("3", monotonic_s()), "the next look at the directory")
+            await until(lambda: not known.is_there("3", boot_s()), "the next look at the directory")
             for dealer in (member, client):
                 dealer.send_multipart([b"\x04", *config])
             member.send_multipart([b"\x05", *vote])

@@ -353,7 +353,7 @@ class SitePeering:
             case AreaFull(area=area, holds=holds, limits=limits):
                 logger.warning(
                     "site %s: area %r has no room for what others send: it has %d keys and %d bytes, and takes %d and "
-                    "%d; raise them (--site-max-keys, --site-max-bytes), or have less said",
+                    "%d; raise them (--site-max-keys, --site-max-bytes), or write fewer keys",
                     name, area, holds.keys, holds.bytes, limits.max_keys, limits.max_bytes,
                 )  # fmt: skip
             case MalformedMessage(link=link, error=error):
@@ -462,7 +462,7 @@ class SiteBridge:
             )
             return
         logger.warning(
-            "site %s: %r of another site does not fit: the quota of %s is used up",
+            "site %s: %r of another site is not stored: the quota of %s is used up",
             self._site,
             event.name[:200],
             "the state store" if event.is_store_full else "keys of other sites",

@@ -1,4 +1,5 @@
-// What a viewer may do, if the server was started so: asked for once more before it is done.
+// What the server is asked for: questions, and what a viewer may do, if the server was started so. That is asked for once
+// more before it is done.
 
 import { byId, setText } from "./dom.js";
 
@@ -6,6 +7,14 @@ let offered = false;
 
 export const offersActions = () => offered;
 export const setActions = (value) => { offered = value; };
+
+/** An answer of the server; throws what it says is wrong. */
+export async function question(path, query = {}) {
+  const response = await fetch(`${path}?${new URLSearchParams(query)}`);
+  const answer = await response.json().catch(() => ({}));
+  if (!response.ok) throw new Error(answer.error ?? `${response.status} ${response.statusText}`);
+  return answer;
+}
 
 /** Ask, do it if the answer is yes, and show what the server says if it cannot be done. */
 export async function ask(title, text, yes, action) {

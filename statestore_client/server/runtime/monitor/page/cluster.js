@@ -1,8 +1,8 @@
 // The broker that the store is hosted on, the other servers of a replicated log, the peers of that log, and the sites
 // of the KvStore.
 
+import { question } from "./actions.js";
 import { h, table } from "./dom.js";
-import { question } from "./explore.js";
 import { bytes, count, duration } from "./words.js";
 
 export function clusterPanel() {

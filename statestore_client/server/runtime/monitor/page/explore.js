@@ -1,6 +1,6 @@
 // What is inside: a panel for each kind of thing, asked for when it is looked at, and again every few seconds.
 
-import { ask, offersActions } from "./actions.js";
+import { ask, offersActions, question } from "./actions.js";
 import { clusterPanel } from "./cluster.js";
 import { byId, h, setText, table } from "./dom.js";
 import { keysPanel } from "./keys.js";
@@ -8,14 +8,6 @@ import { bytes, duration } from "./words.js";
 
 const EVERY_MS = 3000;
 const ELSEWHERE = "They are at the broker that this store is hosted on.";
-
-/** An answer of the server; throws what it says is wrong. */
-export async function question(path, query = {}) {
-  const response = await fetch(`${path}?${new URLSearchParams(query)}`);
-  const answer = await response.json().catch(() => ({}));
-  if (!response.ok) throw new Error(answer.error ?? `${response.status} ${response.statusText}`);
-  return answer;
-}
 
 /** A panel with a list that is asked for a page at a time: `label` and `name` are of the field to search with. */
 function listPanel({ path, label, name, rows, heads, numbers, list, empty, first = "at" }) {

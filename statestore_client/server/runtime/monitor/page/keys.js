@@ -1,8 +1,7 @@
 // Keys by their beginning; of one key its value as text, JSON or hexadecimal, and what became of it.
 
-import { ask, offersActions } from "./actions.js";
+import { ask, offersActions, question } from "./actions.js";
 import { h, setText, table } from "./dom.js";
-import { question } from "./explore.js";
 import { bytes, duration, time, token } from "./words.js";
 
 const code = (text, title) => h("code", { title }, text);

@@ -105,6 +105,19 @@ from statestore_client.wire.protocol import (
     UNSPECIFIED_BYTES,
 )
 
+#: A SUBSCRIBE is sent so often, with other packet identifiers, to a broker that says that those are in use: with steps
+#: of twice the width that is once around.
+_MOST_TRIES: Final = 16
+
+
+@attrs.frozen
+class _Asked:
+    """A SUBSCRIBE without SUBACK; ``tries`` counts those before it."""
+
+    subscribe_id: int
+    topic_filters: Sequence[str]
+    tries: int = 0
+
 
 @attrs.define(eq=False)
 class ClientSession:
@@ -117,8 +130,8 @@ class ClientSession:
     in_flight: dict[int, int] = attrs.field(factory=dict, init=False)
     #: Delivery id to packet identifier of those that an earlier connection left behind, and that were not repeated yet.
     unacknowledged: dict[int, int] = attrs.field(factory=dict, init=False)
-    #: Packet identifier to subscribe id and number of filters, of this connection's SUBSCRIBEs without SUBACK.
-    subscriptions: dict[int, tuple[int, int]] = attrs.field(factory=dict, init=False)
+    #: Packet identifier to each of this connection's SUBSCRIBEs without SUBACK.
+    subscriptions: dict[int, _Asked] = attrs.field(factory=dict, init=False)
     _last_id: int = attrs.field(default=0, init=False)
 
     def resume(self, *, is_present: bool, receive_window: int) -> None:
@@ -146,6 +159,10 @@ class ClientSession:
             packet_id = next_packet_id(self._last_id, self.in_flight, self.subscriptions)
         self._last_id = packet_id
         return packet_id
+
+    def skip_ids(self, count: int) -> None:
+        """The next identifier is so many further."""
+        self._last_id = (self._last_id + count) % LAST_PACKET_ID
 
     def drop_unacknowledged(self) -> None:
         """``core`` went on to new publications: nobody waits any longer for those that it did not repeat."""
@@ -484,18 +501,20 @@ class ClientConnection:
 
     def subscribe(self, subscribe_id: int, topic_filters: Sequence[str]) -> None:
         """Queue a SUBSCRIBE with QoS 1; ``Subscribed(subscribe_id)`` follows."""
-        if not self.is_open:
-            return
-        session, count = self._session, len(topic_filters)
+        if self.is_open:
+            self._subscribe(_Asked(subscribe_id, topic_filters))
+
+    def _subscribe(self, asked: _Asked) -> None:
+        session, count = self._session, len(asked.topic_filters)
         if len(session.in_flight) + len(session.subscriptions) >= LAST_PACKET_ID:
-            self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_IDENTIFIER_IN_USE,) * count))
+            self.events.append(Subscribed(asked.subscribe_id, (ReasonCode.PACKET_IDENTIFIER_IN_USE,) * count))
             return
         packet_id = session.new_id()
-        frame = encode(Subscribe(packet_id, tuple(Subscription(f, QOS) for f in topic_filters)))
+        frame = encode(Subscribe(packet_id, tuple(Subscription(f, QOS) for f in asked.topic_filters)))
         if len(frame) > self._maximum_size:
-            self.events.append(Subscribed(subscribe_id, (ReasonCode.PACKET_TOO_LARGE,) * count))
+            self.events.append(Subscribed(asked.subscribe_id, (ReasonCode.PACKET_TOO_LARGE,) * count))
             return
-        session.subscriptions[packet_id] = (subscribe_id, count)
+        session.subscriptions[packet_id] = asked
         self.outbox.append(frame)
 
     def acknowledge(self, ack_id: int) -> None:
@@ -702,14 +721,22 @@ class ClientConnection:
             raise _violation(f"a {type(packet).__name__.upper()} came for a message of QoS 1")
 
     def _on_suback(self, packet: Suback) -> None:
-        subscribe_id, count = self._session.subscriptions.pop(packet.packet_id, (0, 0))
-        if not count:
+        asked = self._session.subscriptions.pop(packet.packet_id, None)
+        if asked is None:
             return  # a duplicate: harmless
+        count = len(asked.topic_filters)
         if len(packet.reason_codes) != count:
             raise _violation(
                 f"SUBACK has {len(packet.reason_codes)} reason codes for {count} filters"
             )  # [MQTT-3.8.4-6]
-        self.events.append(Subscribed(subscribe_id, packet.reason_codes))
+        if asked.tries < _MOST_TRIES and set(packet.reason_codes) == {ReasonCode.PACKET_IDENTIFIER_IN_USE}:
+            # The identifier is in use for a message to us: mochi-mqtt keeps both directions in one list, where they
+            # are apart [MQTT 5.0, 2.2.1]. What it has in use is mostly in a row, so each step is twice as wide.
+            self._forgiven.note("reason code 0x91 in SUBACK, for an identifier that is free")
+            self._session.skip_ids(2**asked.tries)
+            self._subscribe(attrs.evolve(asked, tries=asked.tries + 1))
+            return
+        self.events.append(Subscribed(asked.subscribe_id, packet.reason_codes))
 
     # -- the broker's messages -----------------------------------------------------------------------------------------
 

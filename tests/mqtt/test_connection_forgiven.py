@@ -65,6 +65,26 @@ def test_what_harms_nobody_is_let_pass(data: str, told: Event, words: str) -> No
     assert mistakes.first.startswith(words)
 
 
+def test_an_identifier_that_the_broker_takes_for_one_of_its_own_is_changed() -> None:
+    """mochi-mqtt refuses a SUBSCRIBE if a message to the client has its identifier (0x91): others are tried, and the
+    steps grow, so that a session full of messages is passed. A broker that says so for ever is believed.
+    """
+    connection = ClientConnection(ConnectionSettings(host="h"), "c")
+    connection.connect(100.0, clean_start=False, password=None)
+    connection.receive(bytes.fromhex(CONNACK), 100.0)
+    connection.subscribe(2, ["f", "g"])
+    tried = []
+    while not any(isinstance(event, Subscribed) for event in connection.events):
+        packet_id = int.from_bytes(connection.outbox[-1][2:4], "big")
+        tried.append(packet_id)
+        connection.receive(b"\x90\x05" + packet_id.to_bytes(2, "big") + b"\0\x91\x91", 100.0)
+    assert tried[:5] == [1, 3, 6, 11, 20]
+    assert len(tried) == len(set(tried)) == 17
+    assert max(tried) > 30_000
+    last = connection.take_events()[-1]
+    assert last == Subscribed(2, (0x91, 0x91))
+
+
 @pytest.mark.parametrize(
     ("connack", "words"),
     [

@@ -9,6 +9,7 @@ a reason code that does not belong to an acknowledgement, or to        success b
 DISCONNECT                                                             code
 a code from 0x80 on that does not belong to CONNACK                    refused with that code
 CONNACK: reserved flags; a session beside a refusal                    not looked at
+0x91 in SUBACK: a packet identifier in use that is free                another one is tried
 DUP with QoS 0; a PUBREL without its flags                             not looked at
 a remaining length in more bytes than it needs                         its value
 a property of other packets                                            skipped

@@ -37,6 +37,22 @@ def test_every_command_and_option_is_described() -> None:
             assert {c for c in command.commands if f"`statestore {name} {c} " not in sections[name]} == set()
 
 
+def test_what_the_runbook_names_can_be_given() -> None:
+    """Each command in the runbook's text and tables exists, with its options: blocks are run, these are not."""
+    text = (PAGES.parent / "operations/runbook.md").read_text()
+    named = re.findall(r"`((?:statestore|zmqraft) [^`]+)`", re.sub(r"^ *```.*?^ *```", "", text, flags=re.M | re.S))
+    assert len(named) > 25
+    for command in named:
+        program, *words = command.partition(" > ")[0].split()
+        found: click.Command = cli if program == "statestore" else raft_cli
+        while isinstance(found, click.Group) and words and not words[0].startswith("-"):
+            below = found.get_command(click.Context(found), words.pop(0))
+            assert below is not None, command
+            found = below
+        options = {name for p in found.params if isinstance(p, click.Option) for name in p.opts}
+        assert {word for word in words if word.startswith("--")} - {"--help"} <= options, command
+
+
 def test_the_limits_of_serve_have_the_defaults_of_its_help() -> None:
     """The reference gives the limits of ``serve`` with the defaults of its help, in words where that is shorter."""
     text = REFERENCE.read_text().partition("## `statestore serve`")[2].partition("\n## ")[0]

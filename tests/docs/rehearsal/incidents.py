@@ -47,6 +47,7 @@ def disk_full(scene: Scene) -> None:
             scene.value("statestore set rehearsal/value --value-file value")
         scene.ended("b", 6)
         scene.sees("log", "No space left on device")
+        scene.sees("log", "make room on the disk of its --data")
         scene.look("the disk is full", scene.active())
         scene.value("DATA=data/b/")  # it is a link here
         scene.run(part, "df -h")

@@ -14,6 +14,7 @@ from raft_client import (
     RaftError,
     StorageDamagedError,
     StorageError,
+    StorageFullError,
     StorageInUseError,
     StorageVersionError,
 )
@@ -185,6 +186,8 @@ class OwnPeer:
 
 def _translated(error: BaseException) -> StateStoreError:
     text = f"this server's peer of the log cannot go on: {error}"
+    if isinstance(error, StorageFullError):
+        text += "; make room on the disk of its --data, by removing other files, and start it again: the others go on"
     if isinstance(error, StorageError):
         return _ERRORS.get(type(error), DataDirectoryError)(text)
     return ReplicatedLogError(text)

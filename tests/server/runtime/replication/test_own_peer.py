@@ -19,7 +19,7 @@ from support.ports import reserved_ports
 from support.waiting import eventually
 from zmq.utils import z85
 
-from raft_client import RaftClient, RaftError, RaftSettings
+from raft_client import RaftClient, RaftError, RaftSettings, StorageFullError
 from raft_client._common import exits
 from raft_client.server import BroadcastStateMachine, EmbeddedCluster, EmbeddedPeer
 from statestore_client import (
@@ -33,6 +33,7 @@ from statestore_client import (
 from statestore_client.curve_keys import KeyPair
 from statestore_client.server import ClusterKeys, EmbeddedServer, LogKeys, ReplicaSettings
 from statestore_client.server.runtime.replication.log_link import member_warning
+from statestore_client.server.runtime.replication.own_peer import _translated
 from statestore_client.server.testing import embedded_server
 
 
@@ -366,3 +367,10 @@ def assert_has_no_leader(done: subprocess.CompletedProcess[str]) -> None:
     assert not answer["log_has_leader"]
     assert "more than half of the log's peers must run" in answer["warning"]
     assert done.stderr == f"statestore: a: {answer['warning']}\n"
+
+
+def test_a_full_disk_says_what_frees_room() -> None:
+    """In the line with which the server ends: whoever reads it has no page at hand."""
+    error = _translated(StorageFullError("no room writing the log: No space left on device"))
+    assert isinstance(error, DataDirectoryError)
+    assert "make room on the disk of its --data, by removing other files" in str(error)

@@ -232,8 +232,8 @@ class LeaseLimitError(ClusterError):
 class LeasesUnsupportedError(ClusterError):
     """The cluster grants no leases, because not all of its members know them. The message says which do not.
 
-    They are npm's peers, or of an earlier version, or have another state machine; or the leader has not reached them
-    since it started, and no lease was ever granted.
+    They are npm's peers, or of an earlier version, or have another state machine; or, after the time-out, the leader
+    has not reached them since it started, and no lease was ever granted.
     """
 
 

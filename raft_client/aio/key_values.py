@@ -254,6 +254,8 @@ class AsyncKeyValues:
         :class:`OutcomeUnknownError` when it is in the log and the cluster has forgotten what became of it.
         """
         wanted = transaction_of(compare, then, otherwise)
+        if isinstance(lease, AsyncKeyLease):
+            lease.check()
         own = None if lease is None else _lease_id(lease)
         data = KeyValueCodec.encode(wanted.changes, wanted.compares, wanted.otherwise, lease=own)
         seconds = self._seconds(timeout)
@@ -308,11 +310,8 @@ class AsyncKeyValues:
 
 
 def _lease_id(lease: AsyncKeyLease | Id) -> bytes:
-    """Its 12 bytes. Raises LeaseEndedError if its owner gives it, and knows that it is over."""
-    if isinstance(lease, AsyncKeyLease):
-        lease.check()
-        return lease.id.raw
-    return arguments.request_id_of(lease).raw
+    """Its 12 bytes."""
+    return (lease.id if isinstance(lease, AsyncKeyLease) else arguments.request_id_of(lease)).raw
 
 
 class AsyncKeyRange:

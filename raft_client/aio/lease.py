@@ -132,7 +132,9 @@ class AsyncKeyLease:
         if self._own.valid_until is None:
             sent_at = boot_s()
             await self._calls.grant_lease(self.id, self.ttl, seconds=self._timeout)
-            self._own.kept(sent_at)
+            while not self._own.begin(sent_at, boot_s()):  # it took so long that nothing of it is left
+                sent_at = boot_s()
+                await self._calls.keep_lease(self.id, seconds=self._timeout)
             self._worker = Worker(self._keep, f"raft lease {self.id}")
             self._worker.start()
         return self

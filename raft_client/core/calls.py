@@ -539,6 +539,10 @@ class MakeSnapshot(_GreetedCall):
         return Finished(TakenSnapshot(reply.index, reply.size))
 
 
+#: A leader hears within a moment from members that run.
+_UNHEARD_PAUSE_S: Final = 0.05
+
+
 class MayLease(_GreetedCall):
     """AskLeases, sent to the leader. Result: None. Raises LeasesUnsupportedError."""
 
@@ -558,15 +562,15 @@ class MayLease(_GreetedCall):
         )
 
     def _done(self, frames: Sequence[bytes]) -> Verdict:
-        unaware = LeasesReply.from_frames(frames).unaware
-        if not unaware:
-            return Finished(None)
-        return Failed(
-            LeasesUnsupportedError(
-                f"the leader grants no leases before all members know them, and {', '.join(unaware)} has not said so: "
-                "a Node peer, one of an earlier version or with another state machine, or not reached yet"
-            )
-        )
+        reply = LeasesReply.from_frames(frames)
+        if reply.unaware:
+            what = f"{', '.join(reply.unaware)} knows none: a Node peer, an earlier version or another state machine"
+            return Failed(LeasesUnsupportedError(f"the leader grants no leases before all members know them; {what}"))
+        if reply.unheard:
+            what = f"{', '.join(reply.unheard)} was not reached yet"
+            why = LeasesUnsupportedError(f"the leader grants no leases before all members know them; {what}")
+            return Retry(_UNHEARD_PAUSE_S, why)
+        return Finished(None)
 
 
 # -- moving the leadership ---------------------------------------------------------------------------------------------

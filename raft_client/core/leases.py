@@ -37,8 +37,15 @@ class OwnLease:
     #: Why it is over; None before that.
     ended: LeaseEndedError | None = None
 
+    def begin(self, sent_at: float, now: float) -> bool:
+        """Say whether a word that was sent then, and acknowledged now, lets the owner count on the lease, and do so."""
+        if now >= sent_at + self.ttl_s * _HELD_SHARE:
+            return False
+        self.kept(sent_at)
+        return True
+
     def kept(self, sent_at: float) -> None:
-        """A word that was sent then was acknowledged: the grant is the first one."""
+        """A word that was sent then was acknowledged."""
         self.valid_until = max(self.valid_until or 0.0, sent_at + self.ttl_s * _HELD_SHARE)
         self.due_at = sent_at + self.ttl_s * _KEEP_SHARE
 

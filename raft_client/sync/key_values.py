@@ -253,6 +253,8 @@ class KeyValues:
         :class:`OutcomeUnknownError` when it is in the log and the cluster has forgotten what became of it.
         """
         wanted = transaction_of(compare, then, otherwise)
+        if isinstance(lease, KeyLease):
+            lease.check()
         own = None if lease is None else _lease_id(lease)
         data = KeyValueCodec.encode(wanted.changes, wanted.compares, wanted.otherwise, lease=own)
         seconds = self._seconds(timeout)
@@ -307,11 +309,8 @@ class KeyValues:
 
 
 def _lease_id(lease: KeyLease | Id) -> bytes:
-    """Its 12 bytes. Raises LeaseEndedError if its owner gives it, and knows that it is over."""
-    if isinstance(lease, KeyLease):
-        lease.check()
-        return lease.id.raw
-    return arguments.request_id_of(lease).raw
+    """Its 12 bytes."""
+    return (lease.id if isinstance(lease, KeyLease) else arguments.request_id_of(lease)).raw
 
 
 class KeyRange:

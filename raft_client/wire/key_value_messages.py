@@ -176,9 +176,13 @@ _NAMES: Final = FrameType("json", lambda names: encode_json(list(names)), _names
 
 @reply(AskLeases.TYPE)
 class LeasesReply(FieldMessage):
-    """``unaware``: the ids of members that have not said that they know leases. If there are none, grant some."""
+    """``unaware``: the ids of members that know no leases; ``unheard``: of those that have not said yet what they know.
+
+    If there are none of both, leases may be granted.
+    """
 
     unaware: tuple[str, ...] = frame(_NAMES)
+    unheard: tuple[str, ...] = frame(_NAMES)
 
 
 @attrs.frozen

@@ -24,8 +24,8 @@ class LeaseKeeper:
     def __init__(self, machine: StateMachine, peer_id: str) -> None:
         self._machine = machine if isinstance(machine, KeyValueStateMachine) else None
         self._clock = None if self._machine is None else LeaseClock(self._machine.leases)
-        #: The peers that have said that they know leases, on their last connection.
-        self._aware = {peer_id}
+        #: Whether peers that have said what they know, on their last connection, know leases.
+        self._aware = {peer_id: True}
         #: Whether there was a lease already: then all members knew them.
         self._is_used = False
 
@@ -36,15 +36,13 @@ class LeaseKeeper:
 
     def learn(self, peer_id: str, capabilities: Container[str]) -> None:
         """Note what a peer has said in its hello. It counts while that peer is away, too."""
-        if Capability.LEASES in capabilities:
-            self._aware.add(peer_id)
-        else:
-            self._aware.discard(peer_id)
+        self._aware[peer_id] = Capability.LEASES in capabilities
 
     def support(self, configuration: ConfigChange) -> LeasesReply:
         """Answer whether leases may be granted: an entry about leases means nothing to a member that knows none."""
-        members = [peer.id for peer in member_peers(configuration)]
-        return LeasesReply(() if self._is_used else tuple(name for name in members if name not in self._aware))
+        members = [] if self._is_used else [peer.id for peer in member_peers(configuration)]
+        unaware = tuple(name for name in members if self._aware.get(name) is False)
+        return LeasesReply(unaware, tuple(name for name in members if name not in self._aware))
 
     def lead(self, now: float) -> None:
         """The peer leads now."""

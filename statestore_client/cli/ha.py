@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import ssl
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 10.0
 #: For a status: a server is there within a second, and it waits for a leader of its log for half a second itself.
 _STATUS_S: Final = 1.5
+#: Between two questions who is active now.
+_LOOK_S: Final = 0.1
 _REFUSED: Final = "connection refused; is it running, and is this its address for servers?"
 _COLUMNS: Final = ("id", "role", "epoch", "index", "active", "clients", "passed_on", "silence_s", "format", "secrets")
 
@@ -81,8 +84,36 @@ def status(addresses: tuple[str, ...], *, cluster_key_file: str | None, as_json:
 @click.option("--to", "next_id", default="", metavar="ID", help="The server to make active. Default: any that listens.")
 @_options
 def hand_over(address: str, *, next_id: str, cluster_key_file: str | None, as_json: bool) -> int:
-    """Make another server active in place of the one at ADDRESS. Exit code 1 if the server at ADDRESS is not active."""
-    return _command(address, "hand-over", next_id, cluster_key_file, as_json=as_json)
+    """Make another server active in place of the one at ADDRESS, and print which one. Exit code 1 if the server at
+    ADDRESS is not active.
+    """
+    (answer,) = _ask_all((address,), "hand-over", next_id, cluster_key_file, _TIMEOUT_S)
+    if isinstance(answer, Exception):
+        raise answer
+    if not answer["done"]:
+        if as_json:
+            print_line(json.dumps(answer))
+        click.echo(f"statestore: {answer.get('reason') or 'it could not hand over'}", err=True)
+        return exits.NEGATIVE
+    after = _successor(address, answer["id"], cluster_key_file)
+    if as_json:
+        print_line(json.dumps({**answer, **after}))
+    elif after:
+        print_line(f"{after['active']} is active now, in epoch {after['epoch']}; {answer['id']} stands by")
+    else:
+        print_line(f"{answer['id']} is not active any more; see with statestore ha status who is")
+    return exits.DONE
+
+
+def _successor(address: str, former: str, key_file: str | None) -> dict[str, Any]:
+    """What the former one says as soon as it knows another active one; nothing if it does not in time."""
+    until = time.monotonic() + _TIMEOUT_S
+    while time.monotonic() < until:
+        (answer,) = _ask_all((address,), "status", "", key_file, _STATUS_S)
+        if not isinstance(answer, Exception) and answer["active"] not in ("", former, None):
+            return dict(answer)
+        time.sleep(_LOOK_S)
+    return {}
 
 
 @ha.command("promote")

@@ -91,11 +91,11 @@ async def test_hand_over_and_back(tmp_path: Path) -> None:
         async with pair.client(first) as client:
             await client.set("k", "1")
             code, output = await _ha(tmp_path, "hand-over", _addresses(pair)[0])
-            assert code == 0, output
+            assert (code, output) == (0, "b is active now, in epoch 2; a stands by\n")
             await until(lambda: replication(second).role is Role.ACTIVE)
             await client.set("k", "2")
             code, output = await _ha(tmp_path, "hand-over", _addresses(pair)[0])
-            assert code == 1, output
+            assert (code, output) == (1, "statestore: it is not active: ask b\n")
             code, output = await _ha(tmp_path, "hand-over", _addresses(pair)[1], "--to", "a")
             assert code == 0, output
             await until(lambda: replication(first).role is Role.ACTIVE)

@@ -54,7 +54,7 @@ SLOW = [
     *(DOCS / "how-to" / name for name in ("keep-data.md", "secure.md", "test-your-app.md", "use-the-command-line.md")),
 ]
 DOCUMENTS = [
-    pytest.param(p, marks=(pytest.mark.slow, pytest.mark.turns(3))) if p in SLOW else p
+    pytest.param(p, marks=(pytest.mark.slow, pytest.mark.turns(3), pytest.mark.timeout(600))) if p in SLOW else p
     for p in PAGES
     if p not in (SPARK, RAFT_SPARK, PIPELINE, AGGREGATE, SQL, OWN_MACHINE, *RAFT)
 ]

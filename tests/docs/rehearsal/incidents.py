@@ -75,7 +75,7 @@ def quorum_lost(scene: Scene) -> None:
     scene.step(part, f"{lost[0]} is started; one more is a majority")
     scene.start(lost[0])
     scene.do(scene.page.line_of_trouble(part, "statestore ping --wait"), mends=True)
-    scene.mended.append("start b")
+    scene.mended.append(f"start {lost[0]}")
     scene.start(lost[1])
     scene.is_well()
 

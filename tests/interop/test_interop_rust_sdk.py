@@ -1,5 +1,5 @@
 """The official Rust SDK's state store, lease and lock clients against our server, and against a store that is hosted on
-mosquitto, beside our clients.
+mosquitto or HiveMQ CE, beside our clients.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import attrs
 import pytest
-from foreign_brokers import MOSQUITTO, hosted_store, skip_without
+from foreign_brokers import HIVEMQ, MOSQUITTO, ForeignBroker, hosted_store, skip_without
 from rust_sdk import Change, RustClient, RustSdkError
 from support.shells import Shell
 from support.waiting import until
@@ -27,32 +27,42 @@ Start = Callable[[str], RustClient]
 
 @attrs.frozen
 class Hosted:
-    """A store on mosquitto."""
+    """A store on another broker."""
 
     url: str
 
     @property
     def port(self) -> int:
-        """Of mosquitto."""
+        """Of the broker."""
         return int(self.url.rpartition(":")[2])
 
 
 Place: TypeAlias = EmbeddedServer | Hosted
 
-#: These take a store wherever it is. The hosted one takes turns.
+#: These take a store wherever it is. The hosted ones take turns.
 anywhere = pytest.mark.parametrize(
-    "place", ["served", pytest.param("hosted", marks=(pytest.mark.ci, pytest.mark.turns(3)))], indirect=True
+    "place",
+    [
+        pytest.param(None, id="served"),
+        *(
+            pytest.param(kind, id=kind.name, marks=(pytest.mark.ci, pytest.mark.turns(3)))
+            for kind in (MOSQUITTO, HIVEMQ)
+        ),
+    ],
+    indirect=True,
 )
 
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
     """The store; our server's, if the test does not say otherwise."""
-    if getattr(request, "param", "served") == "served":
+    kind: ForeignBroker | None = getattr(request, "param", None)
+    if kind is None:
         yield request.getfixturevalue("server")
         return
-    skip_without(MOSQUITTO)
-    with MOSQUITTO.running(tmp_path, "set_tcp_nodelay true") as url, hosted_store(url, tmp_path / "data"):
+    skip_without(kind)
+    lines = ("set_tcp_nodelay true",) if kind is MOSQUITTO else ()
+    with kind.running(tmp_path, *lines) as url, hosted_store(url, tmp_path / "data"):
         yield Hosted(url)
 
 

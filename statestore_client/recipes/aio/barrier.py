@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NoReturn
 
 from statestore_client.aio.client import AsyncStateStoreClient
-from statestore_client.clocks import monotonic
-from statestore_client.core.actions import EventKind
-from statestore_client.core.arguments import check_wait, key_bytes
+from statestore_client.aio.steps import elapsed, run_steps
+from statestore_client.core.arguments import check_wait, key_bytes, watched_key
 from statestore_client.errors import PickleRefusedError
+from statestore_client.recipes.gate import pass_through
 
 
 class AsyncBarrier:
@@ -40,17 +40,13 @@ class AsyncBarrier:
     async def wait(self, timeout: float | None = None) -> bool:
         """Wait until it is not there, up to ``timeout`` seconds (None: for ever); False if it still is.
 
-        One that is taken away and set up again at once may let a program through, or not.
+        One that is taken away and set up again at once may let a program through, or not. It is told at once, and
+        looks every five seconds, too, for brokers that lose notifications.
         """
-        seconds = check_wait(timeout)
-        deadline = None if seconds is None else monotonic() + seconds
-        async with self._store.watch(self._key, initial=True) as watch:
-            event = await watch.get(timeout=0)
-            if event is None and await self._store.get(self._key) is None:
-                return True
-            while event is None or event.kind is not EventKind.DELETE:
-                left = None if deadline is None else max(0.0, deadline - monotonic())
-                event = await watch.get(timeout=left)
-                if event is None:
-                    return False
-        return True
+        steps = pass_through(
+            watched_key(self._key, self._store.client_id),
+            now=elapsed(),
+            timeout=check_wait(timeout),
+            request_timeout=self._store.settings.request_timeout,
+        )
+        return bool(await run_steps(steps, self._store._engine))  # noqa: SLF001 - steps as those of the client's locks

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.raft_peers import MixedCluster, why_not
 
-from raft_client import LogEntry, Peer, RaftClient
+from raft_client import LeasesUnsupportedError, LogEntry, Peer, RaftClient
 from raft_client.server.runtime.storage.disk_log import DiskLog
 
 pytestmark = pytest.mark.interop
@@ -88,3 +88,18 @@ def test_each_kind_leads_the_other_and_all_logs_agree(cluster: MixedCluster) -> 
         cluster.kill(peer)
         with DiskLog.open(cluster._directory / peer, peer_id=peer, ident=b"", peers=members) as stored:
             assert checksum(stored.entries(0, len(served), 2**30)) == checksum(served)
+
+
+def test_no_lease_is_granted_beside_a_node_peer(tmp_path: Path) -> None:
+    """The error names it, whichever kind leads; nothing of that is in the log."""
+    if (reason := why_not()) is not None:
+        pytest.skip(reason)
+    cluster = MixedCluster(tmp_path, ours={"2", "3"}, machine="key-value")
+    with cluster, RaftClient(",".join(cluster.seeds)) as log:
+        for wanted in (cluster.ours, {"1"}):
+            lead(cluster, log, wanted, {})
+            before = log.append(b"before", timeout=60)
+            with pytest.raises(LeasesUnsupportedError, match=r"\b1 knows (no leases|none)\b.*Node peer"):
+                log.kv.lease(60).start()
+            log.append(b"after", timeout=60)
+            assert [entry.data for entry in log.entries(before, timeout=60) if entry.is_state] == [b"after"]

@@ -337,7 +337,7 @@ class Peers:
 
 
 class MixedCluster(RaftCluster):
-    """As :class:`RaftCluster`; the peers of ``ours`` are ``zmqraft serve``."""
+    """As :class:`RaftCluster`; the peers of ``ours`` are ``zmqraft serve``, with this state machine."""
 
     def __init__(
         self,
@@ -345,10 +345,12 @@ class MixedCluster(RaftCluster):
         *,
         ours: set[str],
         size: int = 3,
+        machine: str = "broadcast",
         environment: Callable[[str], Mapping[str, str]] = lambda _peer: {},
     ) -> None:
         super().__init__(directory, size=size, environment=environment)
         self.ours = ours
+        self._machine = machine
 
     def launch(self, peer: str) -> None:
         """Start a peer without waiting."""
@@ -357,7 +359,7 @@ class MixedCluster(RaftCluster):
             return
         members = [f"--peer={member}={self.urls[member]}" for member in self._members]
         command = [sys.executable, "-m", "raft_client.cli", "serve", "--id", peer, *members, "--verbose"]
-        command += ["--machine", "broadcast", "--publish", self.pub_urls[peer], "--data", str(self._directory / peer)]
+        command += ["--machine", self._machine, "--publish", self.pub_urls[peer], "--data", str(self._directory / peer)]
         self._run(peer, command)
 
 

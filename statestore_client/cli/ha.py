@@ -75,8 +75,16 @@ def status(addresses: tuple[str, ...], *, cluster_key_file: str | None, as_json:
             print_line(json.dumps({"internal": address, "error": str(answer)}) if as_json else f"{address}: {answer}")
         else:
             _show(answer, as_json=as_json)
-    is_well = not any(isinstance(answer, Exception) or not answer["log_has_leader"] for answer in answers)
-    return exits.DONE if is_well and "active" in [answer["role"] for answer in answers] else exits.NEGATIVE
+    if any(isinstance(answer, Exception) or not answer["log_has_leader"] for answer in answers):
+        return exits.NEGATIVE  # and why is printed
+    if "active" in [answer["role"] for answer in answers]:
+        return exits.DONE
+    click.echo(
+        "statestore: no server is active, though the log has a leader: usual for a second after a failover; servers "
+        "that were started with --await-import wait for statestore ha import",
+        err=True,
+    )
+    return exits.NEGATIVE
 
 
 @ha.command("hand-over")

@@ -216,7 +216,10 @@ def test_an_import_into_a_cluster_with_keys(tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(SECRET)
     command = f"{sys.executable} -m statestore_client.cli ha import {tmp_path / 'old'} --cluster "
     command += ",".join(f"{name}={place}" for name, place in nodes.items())
+    places = " ".join(f"127.0.0.1:{int(nodes[name].rpartition(':')[2]) + 2}" for name in "ab")
+    asks = f"{sys.executable} -m statestore_client.cli ha status {places} --cluster-key-file {tmp_path / 'secret'}"
     with _two_of_three(tmp_path, nodes, awaits_import=True) as both:
+        eventually(lambda: "--await-import wait for statestore ha import" in _run(asks)[1], "status says why")
         code, output = _run(command)
         assert code == exits.NO_CONNECTION, output
         assert "nothing was imported" in output

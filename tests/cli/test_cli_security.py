@@ -235,7 +235,7 @@ def test_anonymous_clients(tmp_path: Path) -> None:
         (["--password-file", "{file}"], "file, line 2: a line is a user, a colon and a hash"),
         (["--acl-file", "{file}"], "file, line 2: 'nonsense' is not a word of this file"),
         (["--acl-file", "/nowhere"], "'/nowhere' does not exist"),
-        (["--allow-anonymous"], "everybody is let in already"),
+        (["--allow-anonymous"], "all clients are accepted"),
         (["--allow-anonymous", "--acl-file", "{file}"], "give --password-file, or leave it out"),
     ],
 )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import re
 import subprocess
 import sys
@@ -155,7 +156,10 @@ def test_every_spark_block_runs(path: Path, server: EmbeddedServer, scripted_pee
     pytest.importorskip("pyarrow")
     require_java()
     arguments = [sys.executable, RUNNER, path, tmp_path, server.url, *scripted_peers]
-    done = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=590, check=False)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}  # with this folder, also where -P is set
+    done = subprocess.run(
+        arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=590, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -17,13 +17,11 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.machine
 @pytest.mark.slow
 @pytest.mark.turns(5)
-@pytest.mark.timeout(
-    400
-)  # commands and restarts, one after the other: half a minute, and several times that on a busy machine
+@pytest.mark.timeout(400)  # restarts, one after the other: half a minute, and several times that on a busy machine
 @pytest.mark.parametrize("incident", [each.__name__ for each in INCIDENTS])
 def test_an_incident_is_seen_and_mended(incident: str) -> None:
     """By the page's words and commands, on three machines of their own."""
-    paths = os.pathsep.join(map(str, (ROOT / "examples", *filter(None, [os.environ.get("PYTHONPATH")]))))
+    paths = os.pathsep.join([str(ROOT / "examples"), *sys.path])  # with this folder, also where -P is set
     done = subprocess.run(
         [sys.executable, "-m", "rehearsal", incident], cwd=Path(__file__).parent, check=False,
         env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True,

@@ -79,11 +79,12 @@ def status(addresses: tuple[str, ...], *, cluster_key_file: str | None, as_json:
         return exits.NEGATIVE  # and why is printed
     if "active" in [answer["role"] for answer in answers]:
         return exits.DONE
-    click.echo(
-        "statestore: no server is active, though the log has a leader: usual for a second after a failover; servers "
-        "that were started with --await-import wait for statestore ha import",
-        err=True,
-    )
+    if not any(answer["active"] for answer in answers):
+        click.echo(
+            "statestore: no server is active, though the log has a leader: usual for a second after a failover; "
+            "servers that were started with --await-import wait for statestore ha import",
+            err=True,
+        )
     return exits.NEGATIVE
 
 

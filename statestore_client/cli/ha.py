@@ -174,8 +174,9 @@ def raise_format(new: int, address: str, *, cluster_key_file: str | None, as_jso
 
 @ha.command("import")
 @click.argument("directory", metavar="DIR", type=click.Path(file_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="One JSON object on a line.")
 @log_options
-def import_data(directory: str, **options: Any) -> int:
+def import_data(directory: str, *, as_json: bool, **options: Any) -> int:
     """Copy the data directory of one server into an empty log. DIR is the directory of a server that had no log; the
     log is that of new servers.
 
@@ -185,7 +186,10 @@ def import_data(directory: str, **options: Any) -> int:
     from statestore_client.server.runtime.replication.importing import import_directory
 
     imported = event_loops.run(import_directory(directory, log_of(options)))
-    print_line(f"{directory} is in the log up to entry {imported.index}: {_counts(imported.records)}")
+    if as_json:
+        print_line(json.dumps(attrs.asdict(imported)))
+    else:
+        print_line(f"{directory} is in the log up to entry {imported.index}: {_counts(imported.records)}")
     return exits.DONE
 
 

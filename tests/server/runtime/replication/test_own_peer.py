@@ -223,8 +223,9 @@ def test_an_import_into_a_cluster_with_keys(tmp_path: Path) -> None:
         code, output = _run(command)
         assert code == exits.NO_CONNECTION, output
         assert "nothing was imported" in output
-        code, output = _run(f"{command} --cluster-key-file {tmp_path / 'secret'}")
+        code, output = _run(f"{command} --json --cluster-key-file {tmp_path / 'secret'}")
         assert code == exits.DONE, output
+        assert json.loads(output)["records"]["keys"] == 1
         eventually(lambda: [each for each in both if each.is_active], "one is active")
         with StateStoreClient(both[0].url) as store:
             assert store.get("k", timeout=30).value == b"old"

@@ -43,7 +43,8 @@ class LazyGroup(click.Group):
         reword: Callable[[Any, click.Command], object],
         **options: Any,
     ) -> None:
-        """``places`` has the module in the package ``room`` and the object of each command: ``"keys:get_key"``.
+        """``places`` has the module and the object of each command: ``"keys:get_key"`` of the package ``room``, or with
+        the whole name of the module what both programs have.
 
         ``errors`` are those of the package; ``reword`` makes one name the options of the command, not the arguments of
         the API.
@@ -64,7 +65,7 @@ class LazyGroup(click.Group):
         if place is None:
             return None
         module, name = place.split(":")
-        command: click.Command = getattr(import_module(f"{self._room}.{module}"), name)
+        command: click.Command = getattr(import_module(module if "." in module else f"{self._room}.{module}"), name)
         return command
 
     def invoke(self, ctx: click.Context) -> Any:

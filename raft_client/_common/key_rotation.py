@@ -72,7 +72,7 @@ class KeyRotation:
         return sorted(file.stem for file in self._folder.glob("*.key") if file != self._files[0])
 
     def as_json(self) -> dict[str, object]:
-        """Where it stands. Public keys may be told."""
+        """Return where the change stands, with public keys only."""
         public = [each.public.decode() for each in (self._pair, self._new) if each is not None]
         return {"directory": str(self._folder), "name": self._name, "step": self.step, "public_keys": public}
 
@@ -151,7 +151,7 @@ class KeyRotation:
 
 
 def _lets_in(url: str, server_key: bytes, pair: _Pair) -> bool:
-    """Whether the one who listens there has this key, and lets in whoever has this pair."""
+    """Return whether the peer or site at ``url`` has ``server_key``, and accepts a client with ``pair``."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         socket.linger = 0
         socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = server_key, pair.public, pair.secret

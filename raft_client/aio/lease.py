@@ -125,12 +125,13 @@ class AsyncKeyLease:
         """Begin it. Entering does it, too. Nothing happens if it began.
 
         Raises :class:`LeasesUnsupportedError` if a member of the cluster knows no leases, and :class:`LeaseLimitError`
-        if there are too many. After another error, call it again: it begins once.
+        if there are too many. After another error, call it again: it begins once, and LeaseEndedError says that it was
+        over before its owner knew that it had begun.
         """
         if self._ends:
             raise LeaseEndedError("the lease was ended")
         if self._own.valid_until is None:
-            sent_at = boot_s()
+            sent_at = self._own.ask(boot_s())
             await self._calls.grant_lease(self.id, self.ttl, seconds=self._timeout)
             while not self._own.begin(sent_at, boot_s()):  # it took so long that nothing of it is left
                 sent_at = boot_s()

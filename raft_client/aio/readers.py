@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from functools import partial
 from operator import length_hint
@@ -22,14 +23,14 @@ from raft_client.reports import warn_unclosed
 from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 
-class _Items:
+class _Items(ABC):
     """Iterates over what its cursor has, and what :meth:`_enter_next` puts there."""
 
     _cursor: Cursor
 
+    @abstractmethod
     async def _enter_next(self) -> bool:
         """Wait for the next batch; False at the end."""
-        raise NotImplementedError
 
     async def __aiter__(self) -> AsyncIterator[LogEntry | SnapshotChunk]:
         # Faster than a call of __anext__ for each entry; what a loop leaves is there for the next one.

@@ -52,7 +52,7 @@ _COMMANDS: Final = {
     "get": "keys:get_key",
     "import-log": "data_directories:import_node_log",
     "info": "cluster:info",
-    "keys": "curve_keys:keys",
+    "keys": "raft_client._common.keys_command:keys",
     "kv": "key_values:kv",
     "ping": "cluster:ping",
     "remove-peer": "cluster:remove_peer",

@@ -36,6 +36,14 @@ class OwnLease:
     due_at: float = 0.0
     #: Why it is over; None before that.
     ended: LeaseEndedError | None = None
+    #: When the grant was sent first. It is appended once, so the answer to a later one may be about that.
+    _asked_at: float | None = None
+
+    def ask(self, now: float) -> float:
+        """Note that the grant is sent now, and return when it was sent first."""
+        if self._asked_at is None:
+            self._asked_at = now
+        return self._asked_at
 
     def begin(self, sent_at: float, now: float) -> bool:
         """Say whether a word that was sent then, and acknowledged now, lets the owner count on the lease, and do so."""

@@ -222,7 +222,7 @@ class LogStreamWriter(_Writer, DataSourceStreamArrowWriter):
         query = context and context.getLocalProperty("sql.streaming.queryId")
         number = context and context.getLocalProperty("streaming.sql.batchId")
         if not query or not number:
-            raise PipelineError("Spark does not tell which batch of which query this is: is it a stream?")
+            raise PipelineError("Spark does not say which query and batch this is: is this sink used with writeStream?")
         return self._append(Batch(str(self._options.pipeline_id), query, int(number), self._now_s), iterator)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's signature

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from functools import partial
 from operator import length_hint
@@ -23,14 +24,14 @@ from raft_client.sync.primitives import OneReader, ReadySignal, StreamWaiter
 from raft_client.wire.log_entry import LogEntry, Position, SnapshotChunk
 
 
-class _Items:
+class _Items(ABC):
     """Iterates over what its cursor has, and what :meth:`_enter_next` puts there."""
 
     _cursor: Cursor
 
+    @abstractmethod
     def _enter_next(self) -> bool:
         """Wait for the next batch; False at the end."""
-        raise NotImplementedError
 
     def __iter__(self) -> Iterator[LogEntry | SnapshotChunk]:
         # Faster than a call of __next__ for each entry; what a loop leaves is there for the next one.

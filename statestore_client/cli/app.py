@@ -54,7 +54,7 @@ _COMMANDS: Final = {
     "ha": "ha:ha",
     "import": "transfer:import_keys",
     "info": "info:info",
-    "keys": "curve_keys:keys",
+    "keys": "raft_client._common.keys_command:keys",
     "kv": "kv:kv",
     "load": "load:load",
     "lock": "lock:hold_lock",

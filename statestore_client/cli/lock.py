@@ -99,7 +99,7 @@ def patience_options(*no_wait: str) -> Callable[[_F], _F]:
             type=click.IntRange(0, 255),
             default=exits.NEGATIVE,
             show_default=True,
-            help="The exit code when somebody else has it.",
+            help="The exit code when another holder has it.",
         ),
         click.option("--grace", type=Seconds(min=0), default=5.0, show_default=True, help=_GRACE_HELP),
         click.option("--foreground", is_flag=True, help=_FOREGROUND_HELP),

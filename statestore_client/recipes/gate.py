@@ -52,7 +52,7 @@ def pass_through(
 
 
 def _opens(event: WatchEvent, seen: Item) -> bool:
-    """Whether it took away the key that was seen: a deletion from before that may be told late."""
+    """Return whether the event deleted the key that was seen. An older deletion, notified late, opens nothing."""
     is_old = event.version is not None and seen.version is not None and event.version < seen.version
     return event.kind is EventKind.DELETE and not is_old
 

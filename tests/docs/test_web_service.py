@@ -43,7 +43,7 @@ def served(folder: Path, broker: str) -> Iterator[str]:
 
 
 def ask(url: str, data: bytes | None = None) -> tuple[int, str]:
-    """Status and body; 0 while nobody listens."""
+    """Return status and body; status 0 while the service does not listen."""
     request = urllib.request.Request(url, data, method="GET" if data is None else "PUT")  # noqa: S310 - our own
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310

@@ -1,4 +1,4 @@
-"""Leases of keys of both clients: keys that end with their owner, and nobody misses that they do. Real peers."""
+"""Leases of keys, in both clients, on real peers: keys end with their owner, and watches and mirrors are told so."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ from raft_shells import RaftShell
 from support.waiting import until
 
 from raft_client import (
+    AsyncKeyLease,
+    AsyncKeyValues,
+    AsyncRaftClient,
     BusyError,
     ChangeKind,
     InvalidArgumentError,
@@ -22,6 +25,8 @@ from raft_client import (
     LeaseLimitError,
     LeasesUnsupportedError,
     PickleRefusedError,
+    RequestId,
+    RequestTimeoutError,
     new_request_id,
 )
 from raft_client.server import AsyncEmbeddedCluster, BroadcastStateMachine, KeyValueStateMachine, StateMachine
@@ -66,6 +71,47 @@ async def test_keys_end_with_the_block(raft: RaftShell) -> None:
             await kv.put("members/1", "a", lease=lease.id)
         assert not caught.value.may_have_been_applied
         assert caught.value.request_id is not None
+
+
+class LosesAnswer:
+    """The calls of a lease, on real peers; the answer to the first grant is lost."""
+
+    def __init__(self, kv: AsyncKeyValues) -> None:
+        self.kv = kv
+        self.is_lost = False
+
+    async def grant_lease(self, lease: RequestId, ttl: float, *, seconds: float | None) -> None:
+        await self.kv.grant_lease(lease, ttl, seconds=seconds)
+        if not self.is_lost:
+            self.is_lost = True
+            raise RequestTimeoutError("the answer is lost")
+
+    async def keep_lease(self, lease: RequestId, *, seconds: float | None) -> None:
+        await self.kv.keep_lease(lease, seconds=seconds)
+
+    async def end_lease(self, lease: RequestId, *, timeout: float | None) -> None:
+        await self.kv.end_lease(lease, timeout=timeout)
+
+
+async def test_a_lease_that_was_over_before_its_owner_knew_of_it_does_not_begin() -> None:
+    """The grant is appended once: the answer to one that is sent again later is about the first one."""
+    async with AsyncEmbeddedCluster(1) as cluster, AsyncRaftClient(cluster.url) as client:
+        over, alive = (
+            AsyncKeyLease(LosesAnswer(client.kv), new_request_id(), ttl, timeout=10.0, on_lost=None)
+            for ttl in (1.0, 60.0)
+        )
+        for lease in (over, alive):
+            with pytest.raises(RequestTimeoutError):
+                await lease.start()
+        async with asyncio.timeout(30):
+            while await client.kv.look_up_lease(over.id) is not None:
+                pass
+        with pytest.raises(LeaseEndedError):
+            await over.start()
+        with pytest.raises(BusyError):
+            over.check()
+        async with alive:
+            alive.check()
 
 
 async def test_a_silent_owner_loses_its_keys(raft: RaftShell) -> None:

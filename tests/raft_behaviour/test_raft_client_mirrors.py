@@ -117,7 +117,7 @@ async def test_a_mirror_is_complete_and_follows(raft: RaftShell, monkeypatch: py
 
 
 async def test_the_first_event_has_all_keys_if_that_is_wanted(raft: RaftShell) -> None:
-    """Also if there are none; what is told from none on leads to what is shown."""
+    """The first event comes without keys, too; the events after it lead to what the mirror shows."""
     async with AsyncEmbeddedCluster(1) as cluster, raft.client(cluster.url) as client, client.kv.mirror() as mirror:
         changes = mirror.changes(initial=True)
         assert await changes.get(0) == MirrorEvent(shown(mirror).position, (), is_difference=True)

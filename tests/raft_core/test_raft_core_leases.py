@@ -42,6 +42,13 @@ def test_a_grant_that_took_too_long_is_none() -> None:
     assert own.begin(9.0, 9.1)
 
 
+def test_a_grant_that_is_sent_again_counts_from_the_first_time() -> None:
+    """It is in the log once, so its answer may be about an entry that was applied long before."""
+    own = OwnLease(10.0)
+    assert (own.ask(5.0), own.ask(14.5)) == (5.0, 5.0)
+    assert not own.begin(own.ask(14.6), 14.6)
+
+
 def test_members_that_were_not_heard_are_waited_for() -> None:
     """A member that knows no leases is an error at once; one that has not said yet what it knows may do so."""
     call = MayLease(b"", 1)

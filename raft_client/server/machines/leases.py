@@ -173,12 +173,12 @@ class LeaseClock:
         self._heap: list[tuple[float, bytes]] = []
 
     def lead(self, now: float) -> None:
-        """This peer leads now: what is left of leases is known to nobody, so each of them begins anew."""
+        """Begin each lease anew: this peer leads now, and the former leader told no peer what is left of them."""
         self._leads = True
         self._begin_anew(now)
 
     def follow(self) -> None:
-        """This peer leads no longer."""
+        """Stop counting: this peer leads no longer."""
         self._leads = False
         self._over_at.clear()
         self._heap.clear()

@@ -89,7 +89,7 @@ class Updates:
             state.answer(request, _ACCEPTED)
 
     def propose(self, data: bytes, request_id: RequestId) -> None:
-        """Append an entry for which nobody waits, with a new id, unless that cannot be done now."""
+        """Append an entry of the peer's own, whose outcome no client waits for, unless that cannot be done now."""
         if self._state.is_leader and not self._is_handing_over and not self._is_full(len(data)):
             self._append_entry(data, request_id)
 

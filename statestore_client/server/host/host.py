@@ -111,8 +111,9 @@ _ANY_ID: Final = 1
 
 @attrs.define(eq=False)
 class _Debt:
-    """A request that is to be acknowledged, on the connection on which it came, ``since`` then. ``waits_for`` counts
-    responses that the broker has not acknowledged, and one more until all that comes before it is said.
+    """Acknowledge a request on the ``connection`` on which it came, when ``waits_for`` is 0. That counts the responses
+    that the broker has not acknowledged, and one more until the request has been carried out and its responses are
+    sent. ``since`` is when the request came, in monotonic seconds.
     """
 
     packet_id: int

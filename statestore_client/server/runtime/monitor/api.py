@@ -76,7 +76,7 @@ class ServerParts:
 
     @property
     def active(self) -> str | None:
-        """The server to ask instead, or nothing if nobody is active; None if it is this one."""
+        """Return the server that is active: empty if none is, None if it is this one."""
         lives = self.replication
         return None if lives is None or lives.role is Role.ACTIVE else lives.active[1]
 

@@ -414,13 +414,18 @@ async def test_a_snapshot_is_made_when_a_client_asks() -> None:
     async with cluster_of(KeyValueStateMachine) as cluster, AsyncRaftClient(cluster.url) as client:
         for number in range(200):
             last = await client.append(KeyValueCodec.set(b"k", b"%d" % number))
+        for name in range(4):
+            last = await client.append(KeyValueCodec.set(b"large/%d" % name, bytes(300_000)))
         taken = [await client.take_snapshot(peer.id) for peer in cluster.peers]
         assert all(each.index <= last and each.size > 0 for each in taken)
         assert (await client.take_snapshot()).index == last
         while not all(first > 100 for first in await first_indexes(client, cluster)):
             await append(client, 20)
-        found = [item async for item in client.entries()]
-        assert isinstance(found[0], SnapshotChunk)
+        first, *rest = [item async for item in client.entries() if isinstance(item, SnapshotChunk)]
+        assert first.is_first
+        assert rest
+        again = [item async for item in client.entries(snapshot_after=first)]
+        assert [item for item in again if isinstance(item, SnapshotChunk)] == rest
 
 
 async def test_one_snapshot_is_held_at_a_time() -> None:

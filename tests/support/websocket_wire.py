@@ -123,7 +123,7 @@ class RawWebSocket:
         while not self._packets:
             found = self.next_frame()
             assert found is not None, "the server closed the connection"
-            assert found[0] == BINARY
+            assert found[0] == BINARY, found
             self._packets += self._decoder.feed(found[1])
         return self._packets.pop(0)
 

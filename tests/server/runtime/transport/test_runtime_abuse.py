@@ -30,7 +30,7 @@ from statestore_client.server.broker import BrokerLimits
 
 @pytest.fixture
 def server() -> Iterator[EmbeddedServer]:
-    limits = BrokerLimits(packet_bytes=200_000, connect_timeout_s=0.3, queued_bytes=2_000_000, when_full="refuse")
+    limits = BrokerLimits(packet_bytes=200_000, connect_timeout_s=1.0, queued_bytes=2_000_000, when_full="refuse")
     with EmbeddedServer(broker_limits=limits) as running:
         yield running
         assert serves(running)  # whatever happened

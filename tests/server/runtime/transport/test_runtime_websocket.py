@@ -229,9 +229,9 @@ def test_bytes_come_as_they_like(server: EmbeddedServer) -> None:
 )
 def test_bad_frames(server: EmbeddedServer, raw: RawWebSocket, bad: bytes, code: int) -> None:
     """A bad frame ends the connection with WebSocket's code; what came before counts, and the will is sent."""
+    raw.connect("c", will=Will("will", b"gone"))  # first: the server waits a second for CONNECT
     with Paho(server, "watcher") as watcher:
         watcher.subscribe("#", 1)
-        raw.connect("c", will=Will("will", b"gone"))
         raw.sock.sendall(frame(BINARY, raw.encoded(Publish("t", b"before"))) + bad + frame(BINARY, b"\xc0\x00"))
         assert raw.close_code() == code
         assert [watcher.message().payload for _ in range(2)] == [b"before", b"gone"]

@@ -14,7 +14,7 @@ from statestore_client.server import BrokerLimits, EmbeddedServer
 
 @pytest.fixture(name="server")
 def web_server() -> Iterator[EmbeddedServer]:
-    limits = BrokerLimits(packet_bytes=200_000, connect_timeout_s=0.5, queued_bytes=2_000_000, when_full="refuse")
+    limits = BrokerLimits(packet_bytes=200_000, connect_timeout_s=1.0, queued_bytes=2_000_000, when_full="refuse")
     with EmbeddedServer(ws_port=0, broker_limits=limits) as running:
         yield running
         assert serves(running)  # whatever happened
